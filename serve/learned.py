@@ -149,8 +149,10 @@ class LearnedJudge:
         name = self._choose(contract, pair=parts.other is not None)
         judge = self._judge(name, bool(images))
         judgments = []
-        for rubric in rubrics.values():
-            answer = _build_response(parts, rubric, images)
+        for key, rubric in rubrics.items():
+            # A head that rates by criteria knows them by their names.
+            named = {key: rubric} if key and self.about.get("criteria") else {}
+            answer = _build_response(parts, rubric, images, named)
             judgments.append(await judge.verdict_on(judge.prepare(plan_response(name, answer, answer.other))))
         for key, judgment in zip(rubrics, judgments, strict=True):
             if judgment.score is None:
@@ -211,14 +213,18 @@ class LearnedJudge:
         return headers, body.encode()
 
 
-def _build_response(parts: RequestParts, rubric: str, images: list[str]) -> Response:
-    """Return the answer, with the one to compare it with if there is one, as `critic judge` reads them from rows."""
+def _build_response(parts: RequestParts, rubric: str, images: list[str], criteria: dict[str, str]) -> Response:
+    """Return the answer, with the one to compare it with if there is one, as `critic judge` reads them from rows.
+
+    `criteria`: those of its row.
+    """
     # If the template has no question, the answer is judged by the rubric.
     asked = "\n\n".join(filter(None, (parts.question, rubric)))
     cells = {"id": "client", "question": asked, "response": parts.answer, "other": parts.other, "images": images}
     history = [] if parts.answer_1 is None else [Turn(parts.question_1, parts.answer_1)]
     lang = "en" if is_in_language(asked or parts.answer, "en") else "zh"
-    return build_unscored({**cells, "reference": parts.reference, "history": history, "lang": lang})
+    about = {"reference": parts.reference, "history": history, "lang": lang, "criteria": criteria}
+    return build_unscored({**cells, **about})
 
 
 NO_REASON = "The judge wrote no reason."

@@ -20,13 +20,14 @@ def by_transformers(
     model = getattr(transformers, kind).from_pretrained(judge, dtype=torch.float32).eval()
 
     def read(ids: list[int], messages: list[Message]) -> Any:
-        """The logits of a head with ten classes, or with ten more that read the answer: all but what begins alike."""
-        if model.config.num_labels == 10:
+        """The logits of a head's classes, and of as many more that read the answer: all but what begins alike."""
+        last = sum(not name.startswith("answer: ") for name in model.config.id2label.values())
+        if model.config.num_labels == last:
             return logits(ids)
         text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
         answer = tokenizer(text, add_special_tokens=False).char_to_token(text.rindex("\n> ") + 1)
         by_token = model.score(model.model(torch.tensor([ids])).last_hidden_state[0])
-        return by_token[-1, :10] + by_token[answer:, 10:].mean(0)
+        return by_token[-1, :last] + by_token[answer:, last:].mean(0)
 
     def logits(ids: list[int]) -> Any:
         with torch.no_grad():

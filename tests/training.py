@@ -93,6 +93,24 @@ def sample_rows(count: int = 24) -> list[dict[str, Any]]:
     return rows
 
 
+CRITERIA: dict[str, tuple[int, int]] = {"right": (1, 3), "explained": (1, 2), "fluent": (0, 4), "true": (1, 5)}
+
+
+def criteria_rows(count: int = 24) -> list[dict[str, Any]]:
+    """Rows whose score is the sum of scores by two criteria. Odd rows have others, and one of them counts twice."""
+    rows = sample_rows(count)
+    for n, row in enumerate(rows):
+        first, second = [("right", "explained"), ("fluent", "true")][n % 2]
+        scores = {first: (1, 3, 2, 1.5)[n // 2 % 4], second: 1 + n // 3 % 2}
+        weights = {second: 2.0} if n % 2 else {}
+        ends = [sum(weights.get(name, 1) * CRITERIA[name][end] for name in scores) for end in (0, 1)]
+        row |= {"criteria": {name: f"Is it {name}?" for name in scores}, "criteria_scores": scores, "annotators": None}
+        row |= {"criteria_scales": {name: CRITERIA[name] for name in scores}, "criteria_weights": weights}
+        total = sum(weights.get(name, 1) * score for name, score in scores.items())
+        row |= {"human_score": total, "scale_min": ends[0], "scale_max": ends[1]}
+    return rows
+
+
 def pairs_of_answers(count: int = 12) -> list[dict[str, Any]]:
     """Rows in which every question has two answers that people told apart."""
     rows = []

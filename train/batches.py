@@ -16,13 +16,16 @@ from torch.nn.utils.rnn import pad_sequence
 from vision import BLANK, SeeingTokenizer, list_images, number_images
 
 from critic.judging.targets import IGNORED
-from critic.records import RATINGS
 
 Row = dict[str, Any]
 """A tokenized example, with the columns of rows.Data."""
 
 Tensors = dict[str, torch.Tensor]
 """Tensors of a batch by name."""
+
+
+OF_ANSWER = "answer: "
+"""Beginning of the names of the classes that read the mean over the answer."""
 
 
 class Weights(Struct, frozen=True):
@@ -103,7 +106,7 @@ class PromptCollation(Collation):
 
         They are the indices of their last tokens (`ends` [n]) and of all from their answers on (`answers`), the number
         0..n-1 of the prompt of each of the latter (`answer_of`), the distribution of the human scores `people` [n ×
-        10], and `row_weights` [n].
+        classes], and `row_weights` [n].
         """
         known = [index for index, row in enumerate(rows) if row["people"]]
         answers = [places[index][rows[index]["answer"] :] for index in known]
@@ -124,15 +127,21 @@ def average_answer(states: torch.Tensor, batch: Tensors) -> torch.Tensor:
     return (sums.index_add(0, of, states[batch["answers"]].float()) / of.bincount()[:, None]).to(states.dtype)
 
 
-def score_ratings(model: Any, states: torch.Tensor, batch: Tensors) -> torch.Tensor:
-    """Return a scoring head's logits [n × 10] of the ratings. `states` are the hidden states [tokens × width].
+def count_of_last(model: Any) -> int:
+    """Return the number of a scoring head's classes that read the last token. The others read the answer."""
+    return sum(not name.startswith(OF_ANSWER) for name in model.config.id2label.values())
 
-    The classes of a head that reads the answer are ten for the last token and ten for the mean over the answer.
+
+def score_ratings(model: Any, states: torch.Tensor, batch: Tensors) -> torch.Tensor:
+    """Return a scoring head's logits [n × classes] of the ratings. `states` are the hidden states [tokens × width].
+
+    The classes of a head that reads the answer are those for the last token, and as many for the mean over the answer.
     """
     scores = model.score(states[batch["ends"]]).float()
-    if model.config.num_labels == len(RATINGS):
+    half = count_of_last(model)
+    if half == model.config.num_labels:
         return scores
-    return scores[:, : len(RATINGS)] + model.score(average_answer(states, batch)).float()[:, len(RATINGS) :]
+    return scores[:, :half] + model.score(average_answer(states, batch)).float()[:, half:]
 
 
 class Batches:

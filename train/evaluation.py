@@ -1,6 +1,6 @@
 """Judge held-out rows during training to measure the agreement with human scores."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from batches import (
 )
 from msgspec import Struct
 from numpy.typing import NDArray
-from objective import Objective, RatingTokens, log_distribution
+from objective import Objective, log_distribution
 from vision import SeeingTokenizer, number_images
 
 from critic import human_scored
@@ -34,6 +34,7 @@ from critic.judging import distribution
 from critic.judging.examples import Planned, build_example
 from critic.judging.forms import form_of, inquiry
 from critic.judging.targets import RATING, source_ids
+from critic.records import Scale
 from critic.stats.estimate import FEWEST_TO_DECIDE, Bootstrap
 from eval_agreement import METRICS, measured
 from eval_agreement.metrics import resampled
@@ -74,7 +75,9 @@ def read_held_out(path: Path, objective: Objective, tokenizer: Any) -> HeldOut:
     for response in human_scored.load(path, pictures=sees).responses[: spec.rows]:
         rendered = None
         with located(f"{path}: {response.id}", ImageError):
-            if form_of(form).lacking(response) is None:
+            question, known = response.question, objective.criteria
+            strange = bool(known) and not known.keys() >= question.criteria.keys()
+            if form_of(form).lacking(response) is None and not strange:
                 planned, by_id = Planned(form, (response.id,)), {response.id: response}
                 rendered = build_example(
                     planned, by_id, limit, lambda messages: len(source_ids(tokenizer, messages)), sees
@@ -88,7 +91,8 @@ def read_held_out(path: Path, objective: Objective, tokenizer: Any) -> HeldOut:
                 source_ids(tokenizer, shown) for shown in (rendered.messages, cut_answer(rendered.messages))
             )
             row = build_prompt_row(ids + behind, rendered.images, takes, find_answer(ids, without))
-            usable.append((row, response.human.score, response.question.group))
+            row["criteria"] = {name: question.criteria_weights.get(name, 1.0) for name in question.criteria}
+            usable.append((row, response.human.score, question.group))
     if not usable:
         problem = f"none fits into {limit} source tokens and has what {form} needs"
         raise UsageError(f"{path}: no row to evaluate: of {len(refused)} {problem}")
@@ -100,18 +104,20 @@ def read_held_out(path: Path, objective: Objective, tokenizer: Any) -> HeldOut:
 
 
 def compute_distributions(
-    model: Any, tokenizer: Any, rows: list[Row], tokens: RatingTokens | None, size: int, ends: bool = False
+    model: Any, tokenizer: Any, rows: list[Row], objective: Objective, size: int, ends: bool = False
 ) -> NDArray[np.float64]:
     """Return the judge's probabilities of the ratings [rows × 10]. The processes share the rows, `size` per batch.
 
     - `model`: the causal model without adapter wrapper. Under ZeRO-3 its modules gather their weights when called.
-    - `tokens`: how the tokenizer spells ratings, or None for a scoring head. `ends`: as in HeldOut.
+    - `objective`: what the judge is trained for, with the tokens that spell ratings. `ends`: as in HeldOut.
     """
+    tokens, criteria = objective.tokens, objective.criteria
 
     def likely(states: torch.Tensor, batch: Tensors) -> torch.Tensor:
         # A head has classes, not tokens.
         if tokens is None:
-            return torch.softmax(score_ratings(model, states, batch), dim=-1)
+            parts = score_ratings(model, states, batch).split(distribution.count_scores(criteria), dim=-1)
+            return torch.cat([torch.softmax(part, dim=-1) for part in parts], dim=-1)
         last, before = states[batch["ends"]], states[batch["ends"] - 1]
         # A 10 is one token, so nothing behind a 1 needs to be known.
         if tokens.zero is None:
@@ -119,7 +125,23 @@ def compute_distributions(
         ending = torch.full((len(last),), ends, device=last.device)
         return log_distribution(tokens, model.lm_head(before), model.lm_head(last), ending).exp()
 
-    return _compute_by_batch(model, tokenizer, rows, size, likely)
+    shares = _compute_by_batch(model, tokenizer, rows, size, likely)
+    return add_criteria_of_rows(rows, shares, criteria) if criteria else shares
+
+
+def add_criteria_of_rows(
+    rows: list[Row], shares: NDArray[np.float64], scales: Mapping[str, Scale]
+) -> NDArray[np.float64]:
+    """Return the probabilities of the ratings [rows × 10] by those of the scores by each criterion [rows × scores].
+
+    `scales`: criterion -> lowest and highest score. A row's `criteria` are those that it has (default: all), with their
+    weights.
+    """
+    added = []
+    for row, own in zip(rows, shares.tolist(), strict=True):
+        weights = row["criteria"] or dict.fromkeys(scales, 1.0)
+        added.append(distribution.add_criteria(distribution.split_by_criterion(own, scales), weights))
+    return np.array(added)
 
 
 def compute_last_hidden(model: Any, tokenizer: Any, rows: list[Row], size: int) -> NDArray[np.float64]:
@@ -181,8 +203,11 @@ def _compute_by_batch(
     return np.array([vector_of[index] for index in range(len(rows))])
 
 
-def rate_by_expectation(shares: NDArray[np.float64]) -> list[float]:
-    """Return the expected ratings (1..10) of rating probabilities [rows × 10]."""
+def rate_held_out(model: Any, tokenizer: Any, objective: Objective, held: HeldOut) -> list[float]:
+    """Return the judge's expected ratings (1..10) of held-out rows; the arguments are as in `compute_distributions`."""
+    spec = objective.recipe.evaluation
+    assert spec is not None
+    shares = compute_distributions(model, tokenizer, held.rows, objective, spec.batch_size, held.ends)
     return [distribution.score(list(row), "expected") for row in shares]
 
 

@@ -18,15 +18,16 @@ import deepspeed
 import numpy as np
 import torch
 from accelerate.utils import broadcast_object_list
-from batches import build_prompt_row
+from batches import build_prompt_row, count_of_last
 from cpu import is_first
 from evaluation import compute_last_hidden
 from numpy.typing import NDArray
+from recipe import objective_of
 from recipe_keys import Recipe
 
 from critic import jsonl
 from critic.errors import UsageError, hash_value
-from critic.records import RATINGS
+from critic.judging.distribution import count_scores
 
 STRENGTHS = (1e-4, 1e-3, 3e-3, 1e-2, 3e-2)
 """Values of C, the inverse strength of the ridge penalty, to try."""
@@ -60,12 +61,13 @@ def fit(model: Any, recipe: Recipe, rows: datasets.Dataset, tokenizer: Any, devi
     named = [str(folder)]
     broadcast_object_list(named)
     folder, begun = Path(named[0]), time.monotonic()
-    reads_answer = model.config.num_labels > len(RATINGS)
+    reads_answer = count_of_last(model) < model.config.num_labels
     with deepspeed.zero.GatheredParameters(list(model.parameters())):
         order = np.random.default_rng(recipe.training.get("seed", 42)).permutation(len(rows))
         drawn = rows.select(np.sort(order[: recipe.probe]).tolist())
         features = compute_features(model, drawn, tokenizer, folder)
-        weights, loss = fit_ridge(features if reads_answer else features[:, : features.shape[1] // 2], drawn)
+        read = features if reads_answer else features[:, : features.shape[1] // 2]
+        weights, loss = fit_head(read, drawn, count_scores(objective_of(recipe).criteria))
     if reads_answer:
         # The classes of the last token, then those of the answer.
         weights = np.concatenate(np.split(weights, 2, axis=1))
@@ -117,11 +119,26 @@ def compute_features(model: Any, rows: datasets.Dataset, tokenizer: Any, folder:
     return np.array([known[key] for key in keys], dtype=np.float64)
 
 
-def fit_ridge(states: Floats, rows: datasets.Dataset) -> tuple[Floats, float]:
-    """Fit a head on the `states` [rows × width] of `rows`; return its weights [10 × width] and held-out loss (nats).
+def fit_head(states: Floats, rows: datasets.Dataset, counts: list[int]) -> tuple[Floats, float]:
+    """Fit a head on the `states` [rows × width] of `rows`; return its weights [classes × width] and held-out loss.
 
-    The strength of the ridge penalty is chosen by cross-validation over groups. Raise UsageError if all rows have one
-    rating or one group, or if no held-out group can be evaluated.
+    `counts`: number of scores of each criterion. Each is fitted by itself, on the rows scored by it (`fit_ridge`).
+    """
+    people, fitted = np.array(rows["people"], dtype=np.float64), list[tuple[Floats, float]]()
+    for own in np.split(people, np.cumsum(counts)[:-1], axis=1):
+        scored = np.flatnonzero(own.any(axis=1))
+        fitted.append(fit_ridge(states[scored], rows.select(scored), own[scored]))
+    weights, losses = zip(*fitted, strict=True)
+    return np.concatenate(weights), fmean(losses)
+
+
+def fit_ridge(states: Floats, rows: datasets.Dataset, people: Floats) -> tuple[Floats, float]:
+    """Fit a head on the `states` [rows × width] of `rows`; return its weights [classes × width] and held-out loss
+    (nats).
+
+    `people`: distributions [rows × classes] of human scores. The strength of the ridge penalty is chosen by
+    cross-validation over groups. Raise UsageError if all rows have one rating or one group, or if no held-out group can
+    be evaluated.
     """
     from sklearn.model_selection import GroupKFold  # noqa: PLC0415 - takes a second to import
 
@@ -131,7 +148,7 @@ def fit_ridge(states: Floats, rows: datasets.Dataset) -> tuple[Floats, float]:
     mean = scaled.mean(axis=0)
     length = float(np.linalg.norm(mean)) + 1e-6
     shorten = partial(_scale_along, mean / length, _MEAN / length)
-    people, weight = np.array(rows["people"], dtype=np.float64), np.array(rows["weight"], dtype=np.float64)
+    weight = np.array(rows["weight"], dtype=np.float64)
     # What people said may be between two ratings: then a row counts in part for each.
     row, rating = np.nonzero(people)
     shares, groups = people[row, rating] * weight[row], np.array(rows["group"])[row]

@@ -389,15 +389,11 @@ class JudgeTrainer(transformers.Trainer, transformers.TrainerCallback):  # type:
 
     def _judge_held_out(self, step: int) -> None:
         """Judge the held-out rows, log the metrics, and save the weights to `out`/best if they are the best so far."""
-        spec = self.recipe.evaluation
-        assert spec is not None
-        model, tokens = export.unwrap(self.model), self.trained_for.tokens
+        model = export.unwrap(self.model)
         with self._use_average():
             scores, worse, chooses = {}, [], "foreign" in self.watched
             for name, held in self.watched.items():
-                settings = held.rows, tokens, spec.batch_size, held.ends
-                shares = evaluation.compute_distributions(model, self.tokenizer, *settings)
-                scores[name] = evaluation.rate_by_expectation(shares)
+                scores[name] = evaluation.rate_held_out(model, self.tokenizer, self.trained_for, held)
             metrics = evaluation.compute_metrics(scores["own"], self.watched["own"])
             self.evaluated = {"step": step, **metrics}
             # The first evaluation, before any step, is that of the base.

@@ -4,7 +4,7 @@ That is how a tokenizer spells the ratings, and the error of a preference and of
 """
 
 import types
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -22,7 +22,7 @@ from torch.nn import functional
 from critic.errors import UsageError
 from critic.judging.forms import REASON_FIRST, rates
 from critic.judging.targets import encode, target
-from critic.records import RATINGS, Example, Message
+from critic.records import RATINGS, Example, Message, Scale
 
 if TYPE_CHECKING:
     from critic.judging.examples import Plan
@@ -221,6 +221,11 @@ class Objective(Collation):
     def is_head(cls) -> bool:
         """Return True if the judge is a scoring head, which generates no text."""
         return bool(cls.classes)
+
+    @property
+    def criteria(self) -> Mapping[str, Scale]:
+        """The criteria by which a head rates, with the scale of each; empty for one that only rates on 1..10."""
+        return {}
 
     def head_config(self) -> dict[str, Any]:
         """Return the model configuration for the classes of a scoring head; empty for a generative judge."""

@@ -5,7 +5,7 @@ import json
 import re
 import shutil
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -29,9 +29,10 @@ from critic.images import ImageError, Images
 from critic.judging.distribution import probabilities, whole_rating
 from critic.judging.examples import Plan, Planned, build_example, plan
 from critic.judging.forms import ONE_SIDE, form_of, rates
+from critic.judging.kinds import human_score
 from critic.judging.prompt import load, prompt_hash
 from critic.judging.targets import encode, source_ids, target
-from critic.records import RATINGS, TEN, Example, HumanScore, Judgment, Response
+from critic.records import RATINGS, TEN, Example, HumanScore, Judgment, Response, Scale
 
 FORMAT = 10
 """Version of the cache. Increase it to make all caches invalid."""
@@ -59,8 +60,8 @@ class Data(msgspec.Struct, frozen=True):
     - source: number of prompt tokens. answer: index of the first token of the prompt's answer (`targets.find_answer`).
     - value: positions of the tokens that spell the verdict's value; for a checklist, its answers.
     - rating: integer 1..10, or 0 if there is none.
-    - people: probabilities of the ratings 1..10, or []; for a pair, one number: how far people prefer the first answer,
-      -1..1.
+    - people: probabilities of the ratings 1..10, or of the scores by each of the recipe's `criteria`, equal parts for
+      each that the row was scored by; or []. For a pair, one number: how far people prefer the first answer, -1..1.
     - other_ids: token ids of the prompt for a pair's second answer, or [].
     - weight: weight of the source of the score, above 0.
     - scorer: who gave the score: `people`, or the name of a judge.
@@ -84,11 +85,11 @@ def sees(recipe: Recipe) -> bool:
 
 def fingerprint(recipe: Recipe, train: Path) -> dict[str, Any]:
     """Return what the token ids depend on besides the tokenizer of a base, as JSON: recipe, files, prompts."""
-    keys = msgspec.to_builtins(recipe)
+    keys, criteria = msgspec.to_builtins(recipe), dict(objective_of(recipe).criteria)
     files = [*tables.list_files(train), *map(Path, list_made_files(recipe))]
     return {
         "format": FORMAT,
-        "recipe": {name: keys[name] for name in TOKENIZED},
+        "recipe": {name: keys[name] for name in TOKENIZED} | ({"criteria": criteria} if criteria else {}),
         "files": sorted(map(jsonl.sha256, files)),
         "prompts": prompt_hashes(recipe),
     }
@@ -188,6 +189,7 @@ def _load_rows(recipe: Recipe, train: Path, pictures: bool) -> Loaded:
         raise UsageError(
             f"{train}: {why}; train on the rows as they were, and name this file in counterfactuals of the recipe"
         )
+    _check_scales(train, loaded.rows, objective_of(recipe).criteria)
     return loaded
 
 
@@ -303,9 +305,41 @@ def _label_rows(loaded: Loaded, name: str, weight: float, recipe: Recipe) -> Lab
         ]
         # What does not depend on scores was learned from people's rows, and would count twice.
         forms = _keep_forms(forms, "single_rating" if taught else "is_verdict")
+    if criteria := objective_of(recipe).criteria:
+        scored = [answer for answer in chosen if _is_scored_by(criteria, answer)]
+        unscored, chosen = len(chosen) - len(scored), scored
+        loaded.left_out["not scored by all its criteria, or by one that the recipe has not"] += unscored
     planned = plan(chosen, forms) if any(forms.values()) else Plan([], {})
     planned = objective_of(recipe).choose_examples(planned)
     return Labelled(name, weight, {answer.id: answer for answer in chosen}, planned, name)
+
+
+def _is_scored_by(criteria: Collection[str], answer: Response) -> bool:
+    """Return True if people scored an answer by all criteria of its row, and the recipe has these `criteria`."""
+    named = answer.question.criteria.keys()
+    return bool(named) and answer.human is not None and answer.human.criteria.keys() == named <= {*criteria}
+
+
+def _check_scales(train: Path, rows: Sequence[human_scored.Row], criteria: Mapping[str, Scale]) -> None:
+    """Raise UsageError if people's scores by a criterion are on another scale than the recipe's."""
+    for row in rows:
+        for name in row.criteria_scores.keys() & criteria.keys():
+            if row.scale_of(name) != criteria[name]:
+                known, stated = ("{:g}..{:g}".format(*scale) for scale in (row.scale_of(name), criteria[name]))
+                raise UsageError(
+                    f"{train}: {row.id}: {name} is on the scale {known}, criteria in the recipe on {stated}"
+                )
+
+
+def _note_criteria(train: Path, criteria: Collection[str], scored: Sequence[Response]) -> dict[str, bool]:
+    """Return whether answers are scored by different criteria (`apart`), or {} if the recipe has no `criteria`.
+
+    Raise UsageError if no answer is scored by one of them.
+    """
+    sets = {frozenset(answer.question.criteria) for answer in scored}
+    if unscored := [name for name in criteria if not any(name in names for names in sets)]:
+        raise UsageError(f"{train}: criteria: no row has people's score by {unscored[0]}")
+    return {"apart": len(sets) > 1} if criteria else {}
 
 
 def _label_changed(recipe: Recipe, loaded: Loaded) -> list[Labelled]:
@@ -390,7 +424,7 @@ def _build(
         tokenized = datasets.Dataset.from_generator(
             _tokenize,
             features=_FEATURES,
-            gen_kwargs={"coded": coded, "tokenizer": tokenizer, "limits": limits},
+            gen_kwargs={"coded": coded, "tokenizer": tokenizer, "limits": limits, "criteria": objective.criteria},
             num_proc=workers,
             cache_dir=str(folder / "building"),
         )
@@ -415,6 +449,7 @@ def _build(
             "untaught": [form for form in used_forms(recipe) if objective.prompt_form(form) not in by_form],
             **({"labels": by_source} if recipe.labels or recipe.counterfactuals else {}),
             "one_class": human_scored.describe_one_class(every_row),
+            **_note_criteria(train, objective.criteria, every_row),
             **({"far_apart": conflict} if (conflict := describe_far_apart(loaded.responses)) else {}),
         }
         del tokenized, rows
@@ -450,10 +485,13 @@ def _encode_examples(sources: list[Labelled]) -> list[bytes]:
     ]
 
 
-def _tokenize(coded: list[bytes], tokenizer: Any, limits: tuple[int, int]) -> Iterator[dict[str, Any]]:
+def _tokenize(
+    coded: list[bytes], tokenizer: Any, limits: tuple[int, int], criteria: Mapping[str, Scale]
+) -> Iterator[dict[str, Any]]:
     """Yield a row of `_FEATURES` for each planned example (`_encode_examples`).
 
-    `limits` are the most tokens of a prompt and of a verdict. A row that exceeds them has length 0.
+    `limits` are the most tokens of a prompt and of a verdict. A row that exceeds them has length 0. `criteria`: those
+    of a head that rates by them (`Objective.criteria`), or {}.
     """
 
     def count(messages: Any) -> int:
@@ -484,7 +522,23 @@ def _tokenize(coded: list[bytes], tokenizer: Any, limits: tuple[int, int]) -> It
                 "scorer": scorer,
                 **_read_people(example),
             }
+            if criteria:
+                row["people"] = _read_criteria(human_score(by_id[planned.ids[0]]), criteria)
         yield row
+
+
+def _read_criteria(human: HumanScore, criteria: Mapping[str, Scale]) -> list[float]:
+    """Return the column `people` of an answer that people scored by criteria (see Data).
+
+    >>> _read_criteria(HumanScore(score=1, criteria={"b": 5.5}), {"a": (0, 1), "b": (1, 3)})
+    [0.0, 0.0, 0.0, 1.0, 0.0]
+    """
+    people = list[float]()
+    for name, scale in criteria.items():
+        # The lowest score of a criterion that did not count gets nothing too.
+        part = 1 / len(human.criteria) if name in human.criteria else 0.0
+        people += [part * share for share in probabilities(human.criteria.get(name, float(TEN[0])), scale)]
+    return people
 
 
 def _read_people(example: Example) -> dict[str, Any]:

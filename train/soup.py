@@ -17,7 +17,7 @@ import msgspec
 import torch
 from base import build_folder, copy_terms, quiet_libraries
 from checkpoints import let_others_read, list_changes
-from evaluation import compute_distributions, compute_metrics, rate_by_expectation, read_held_out
+from evaluation import compute_metrics, rate_held_out, read_held_out
 from recipe import FullRecipe, objective_of
 from recipe_keys import EvaluationSpec, Recipe, used_forms
 from rows import base_tokenizer, sees
@@ -122,8 +122,7 @@ def prepare_scoring(recipe: Recipe, like: Path, rows: Path, data_root: Path) -> 
     def score(folder: Path) -> dict[str, float]:
         model = export.read_base(str(folder), objective.head_config(), recipe.images, dtype="auto")
         model.to("cuda" if torch.cuda.is_available() else "cpu")
-        shares = compute_distributions(model, tokenizer, held.rows, objective.tokens, every.batch_size, held.ends)
-        return compute_metrics(rate_by_expectation(shares), held)
+        return compute_metrics(rate_held_out(model, tokenizer, objective, held), held)
 
     return score
 

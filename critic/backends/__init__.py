@@ -117,6 +117,8 @@ class Told(Struct, frozen=True):
     tie_band: float | None = None
     pack: OwnPack | None = None
     read_answer: bool = False
+    criteria: dict[str, tuple[int, int]] = {}
+    apart: bool = False
     ordinal: Annotated[list[float], Meta(min_length=11, max_length=11)] | None = None
     calibrated_on: list[str] = []
     trained_on: list[str] = []

@@ -179,12 +179,15 @@ def describe(facts: dict[str, Any]) -> dict[str, Any]:
     """Return the fields that a server publishes about a judge, from its training notes (`read_notes`).
 
     `forms`: those it learned. `trained_on`: SHA-256 of its files of training rows. `gives`: the output of a scoring
-    head. `read_answer`: True if the head reads more than the last token. A head that compares answers also has
-    `tie_band`: two scores that differ by at most this are a tie. A judge trained elsewhere has those that `critic
-    adopt` wrote.
+    head. `read_answer`: True if the head reads more than the last token. `criteria`: those by which a head rates, with
+    the scale of each; `apart`: True if some of its rows were scored by other criteria than others. A head that compares
+    answers also has `tie_band`: two scores that differ by at most this are a tie. A judge trained elsewhere has those
+    that `critic adopt` wrote.
     """
     about: dict[str, Any] = {"forms": forms} if (forms := list_learned_forms(facts)) else {}
     about |= {"read_answer": True} if reads_answer(facts) else {}
+    if criteria := facts.get("recipe", {}).get("criteria"):
+        about |= {"criteria": criteria, "apart": facts["apart"]}
     about |= {"trained_on": sorted({*facts["data"].values()})} if facts.get("data") else {}
     adopted = facts.get("adopted", {})
     compares, rates = "tie_band" in facts, "tie_band" not in facts or "ordinal" in adopted

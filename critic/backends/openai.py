@@ -171,7 +171,7 @@ class OpenAIBackend(backends.Backend):
             _read_count(chosen.get("max_model_len")),
             is_vllm,
             processor if isinstance(processor, str) else None,
-            classes in (1, len(RATINGS)) or chosen.get("read_answer") is True,
+            classes in (1, len(RATINGS)) or chosen.get("read_answer") is True or bool(chosen.get("criteria")),
             chosen,
         )
         return self.served

@@ -7,8 +7,9 @@ them. Ratings are on a scale (lowest, highest), by default 1..10; scores are alw
 
 import math
 import re
-from collections.abc import Iterable, Sequence
-from itertools import accumulate
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate, pairwise, product
 from statistics import fmean, median
 from typing import Literal
 
@@ -17,7 +18,7 @@ from msgspec import Struct
 from critic.backends import Token
 from critic.judging.targets import RATING
 from critic.judging.thoughts import answer_at
-from critic.records import TEN, Scale, Summary, Verdict, to_ten
+from critic.records import RATINGS, TEN, Scale, Summary, Verdict, to_ten
 
 ScoreKind = Literal["expected", "median", "argmax"]
 """The statistic of a distribution that is used as the score."""
@@ -224,6 +225,49 @@ def probabilities(score: float, scale: Scale = TEN) -> list[float]:
     """
     low, high = scale
     return [max(0.0, 1.0 - abs(_move_onto(score, scale) - rating)) for rating in range(low, high + 1)]
+
+
+def count_scores(scales: Mapping[str, Scale]) -> list[int]:
+    """Return the number of scores of each criterion, in the order of their names; that of ratings without criteria."""
+    return [high - low + 1 for _, (low, high) in sorted(scales.items())] or [len(RATINGS)]
+
+
+def split_by_criterion(shares: Sequence[float], scales: Mapping[str, Scale]) -> dict[str, Sequence[float]]:
+    """Return the classes of a scoring head that rates by criteria, as `count_scores` counts them, by criterion.
+
+    >>> split_by_criterion([0.5, 0.5, 0.2, 0.8], {"right": (1, 2), "fluent": (0, 1)})
+    {'fluent': [0.5, 0.5], 'right': [0.2, 0.8]}
+    """
+    ends = [0, *accumulate(count_scores(scales))]
+    return {name: shares[start:end] for name, (start, end) in zip(sorted(scales), pairwise(ends), strict=True)}
+
+
+def add_criteria(by_name: Mapping[str, Sequence[float]], weights: Mapping[str, float]) -> list[float]:
+    """Return the probabilities [10] of the ratings 1..10 of a weighted sum of independent criteria.
+
+    `by_name`: criterion -> probabilities of the scores of its scale, lowest first. `weights`: the criteria to add ->
+    weight of a point. The lowest sum is 1 and the highest is 10, so a weighted mean has the same ratings. The sum is
+    exact to 0.0001 points. One between two ratings is split between them, as `probabilities` does.
+
+    >>> by_name = {"right": [0.5, 0, 0.5], "explained": [0.5, 0.5], "polite": [0.5, 0.5], "fluent": [1, 0]}
+    >>> [round(share, 3) for share in add_criteria(by_name, {"right": 1, "explained": 1})]
+    [0.25, 0.0, 0.0, 0.25, 0.0, 0.0, 0.25, 0.0, 0.0, 0.25]
+    >>> [round(share, 3) for share in add_criteria(by_name, {"polite": 2, "fluent": 1})][6:8]
+    [0.5, 0.0]
+    """
+    highest = sum(weight * (len(by_name[name]) - 1) for name, weight in weights.items())
+    sums: Mapping[float, float] = {TEN[0]: 1.0}
+    for name, weight in weights.items():
+        step = (TEN[1] - TEN[0]) * weight / highest
+        longer = defaultdict[float, float](float)
+        for (point, share), (index, own) in product(sums.items(), enumerate(by_name[name])):
+            longer[round(point + step * index, 4)] += share * own
+        sums = longer
+    totals = [0.0] * len(RATINGS)
+    for point, share in sums.items():
+        for index, part in enumerate(probabilities(min(point, float(TEN[1])))):
+            totals[index] += share * part
+    return totals
 
 
 def aggregated(how: Aggregation, scores: Iterable[float | None]) -> float:

@@ -12,12 +12,12 @@ A strategy says how the distribution is read. It depends on the server:
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from statistics import fmean
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from msgspec import Struct
+from msgspec import Struct, convert
 from msgspec.structs import replace
 
 from critic.backends import NO_TEXT, Backend, Reply, Request, Token, add_cost, count_images, find_failure, read_usage
@@ -27,7 +27,7 @@ from critic.judging.forms import JudgeRequest, rates
 from critic.judging.kinds import graded
 from critic.judging.prompt import truncate_to_fit
 from critic.judging.targets import RATING
-from critic.records import RATINGS, TEN, Call, JudgeConfig, Message, Scale, Verdict
+from critic.records import RATINGS, TEN, Call, JudgeConfig, Message, PromptInputs, Scale, Verdict
 
 T = TypeVar("T")
 
@@ -88,12 +88,15 @@ class ByHead(Strategy, frozen=True):
     """Strategy for a scoring head, which generates no text: its class probabilities are the distribution."""
 
     async def rate(self, grader: "Grader", request: JudgeRequest) -> tuple[JudgeRequest, RatedVerdict]:
+        about = grader.backend.served.about
+        scales = convert(about.get("criteria", {}), dict[str, Scale])
+        weights = _choose_criteria(request.material, about) if scales else {}
         request, reply = await grader.send(request, classify)
-        score, ordinal = _check_classes(reply, 1), grader.backend.served.about.get("ordinal")
+        score, ordinal = _check_classes(reply, 1), about.get("ordinal")
         if score and ordinal:
             verdict, _ = read_classes(replace(reply, classes=spread_score(score[0], ordinal)))
             return request, (verdict, [replace(reply, text=f"{score[0]:.6g}")])
-        return request, read_classes(reply)
+        return request, read_classes(reply, scales, weights)
 
     def as_stated(self) -> Strategy:
         return replace(self, score_kind="argmax")
@@ -427,21 +430,53 @@ def spread_score(score: float, ordinal: Sequence[float]) -> list[float]:
     return [weight / sum(weights) for weight in weights]
 
 
-def read_classes(reply: Reply) -> RatedVerdict:
-    """Build the verdict from a scoring head's ten class probabilities, with a text like that of a generative judge.
+def read_classes(reply: Reply, scales: Mapping[str, Scale] = {}, weights: Mapping[str, float] = {}) -> RatedVerdict:
+    """Build the verdict from a scoring head's class probabilities, with a text like that of a generative judge.
 
-    The verdict fails if there are not ten classes. The text is for people who read the file.
+    The verdict fails unless there is a class for each rating 1..10, or for each score by each criterion. The text is
+    for people who read the file.
+
+    Args:
+        scales: Criterion -> lowest and highest score; empty for a head that does not rate by criteria.
+        weights: The criteria that the rating is the sum of -> weight of a point (distribution.add_criteria).
 
     >>> _, (reply,) = read_classes(Reply(text="", classes=[0.0] * 6 + [0.75, 0.25, 0.0, 0.0]))
     >>> reply.text
     '{"Rating":7'
+    >>> verdict, _ = read_classes(Reply(text="", classes=[0.1, 0.1, 0.2, 0.6]), {"a": (0, 1), "b": (1, 2)}, {"b": 1})
+    >>> verdict.rating, [round(share, 2) for share in verdict.criteria["b"].distribution], list(verdict.criteria)
+    (10.0, [0.25, 0.75], ['b'])
     """
-    # Ten classes are the ratings 1..10. Of another number nobody knows which class is which rating.
-    shares = _check_classes(reply, len(RATINGS))
+    # Of another number of classes nobody knows which class is which rating.
+    shares = _check_classes(reply, sum(distribution.count_scores(scales)))
     if shares is None:
         return Verdict(failure="no_distribution"), [reply]
-    verdict = build_verdict(shares, TEN)
+    by_name = dict[str, Verdict]()
+    if scales:
+        parts = distribution.split_by_criterion(shares, scales)
+        # The server normalises over all classes; what is too small for it is unknown.
+        if not all(sum(parts[name]) for name in weights):
+            return Verdict(failure="no_distribution"), [reply]
+        known = {name: [share / sum(parts[name]) for share in parts[name]] for name in weights}
+        by_name = {name: build_verdict(known[name], scales[name]) for name in weights}
+        shares = distribution.add_criteria(known, weights)
+    verdict = replace(build_verdict(shares, TEN), criteria=by_name)
     return verdict, [replace(reply, text=f"{RATING_ALONE}{verdict.rating:g}")]
+
+
+def _choose_criteria(material: PromptInputs, about: Mapping[str, Any]) -> dict[str, float]:
+    """Return the criteria that the rating of an answer is the sum of, name -> weight of a point.
+
+    They are those of the row, or else all by which every row of training was scored. `about`: as in ModelInfo. Raise
+    Refused if the judge does not rate by one of them.
+    """
+    names = [*(material.criteria or about["criteria"])]
+    known = ", ".join(about["criteria"])
+    if not material.criteria and about.get("apart"):
+        raise Refused("refused", f"{known} are not all criteria of one answer; its row has to name its criteria")
+    if strange := [name for name in names if name not in about["criteria"]]:
+        raise Refused("refused", f"the judge does not rate by {strange[0]}, but by {known}")
+    return {name: material.criteria_weights.get(name, 1.0) for name in names}
 
 
 def build_probe(request: JudgeRequest, prefix: str) -> Request:

@@ -1,7 +1,7 @@
 """A scoring head in vLLM, in this process and behind its server: the same command gives transformers' own
 probabilities."""
 
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
 
@@ -23,28 +23,56 @@ from probabilities import by_transformers
 from tiny_vlm import build_base
 
 from critic import human_scored, jsonl
+from critic.backends import identity
 from critic.judging.targets import source_ids
-from critic.records import Judgment
+from critic.records import Judgment, Question
 from eval_agreement.measures.attacks import looking
 
 pytestmark = pytest.mark.e2e
 
 
-@pytest.fixture(scope="module", params=["last", "answer"])
+@pytest.fixture(scope="module", params=["last", "criteria"])
 def head(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Path:
-    """Train a tiny head that distinguishes the rows, in float32. It reads the last token, or the answer's besides."""
+    """Train a tiny head that distinguishes the rows, in float32.
+
+    It rates by the last token; or it scores two sets of criteria by the last token and the answer's.
+    """
     needs("deepspeed", "vllm")
     import training
 
     folder = tmp_path_factory.mktemp("head")
     changes: dict[str, Any] = {"evaluation": None, "ema": None, "objective": "head", "max_source_tokens": 500}
-    changes["read_answer"] = request.param == "answer"
+    rows = None
+    if request.param == "criteria":
+        changes |= {"read_answer": True, "criteria": training.CRITERIA}
+        rows = training.criteria_rows()
     # vLLM on a CPU knows no smaller heads than of 32 numbers.
     changes["tiny"] = {"hidden_size": 64, "heads": 1, "initializer_range": 0.06}
     steps = {"max_steps": 80, "save_steps": 80, "learning_rate": 0.004}
     recipe = training.write_recipe(folder, **changes, training=steps)
-    training.train(recipe, training.write_rows(folder), folder / "judge", internal=False)
+    training.train(recipe, training.write_rows(folder, rows), folder / "judge", internal=False)
     return folder / "judge"
+
+
+def by_hand(classes: list[float], question: Question) -> tuple[list[float], dict[str, list[float]]]:
+    """The rating's distribution, and each criterion's: all pairs of scores, by the classes' probabilities."""
+    from training import CRITERIA
+
+    own, begin = {}, 0
+    for name, (low, high) in sorted(CRITERIA.items()):
+        part = classes[begin : begin + high - low + 1]
+        begin += len(part)
+        if name in question.criteria:
+            own[name] = [share / sum(part) for share in part]
+    first, second = own
+    weight = question.criteria_weights.get(second, 1.0)
+    highest = len(own[first]) - 1 + weight * (len(own[second]) - 1)
+    shares = [0.0] * 10
+    for (left, one), (right, other) in product(enumerate(own[first]), enumerate(own[second])):
+        place = 9 * (left + weight * right) / highest
+        shares[int(place)] += one * other * (1 - place % 1)
+        shares[min(int(place) + 1, 9)] += one * other * (place % 1)
+    return shares, own
 
 
 def test_process_server_and_transformers_agree(head: Path, tmp_path: Path) -> None:
@@ -66,12 +94,18 @@ def test_process_server_and_transformers_agree(head: Path, tmp_path: Path) -> No
         assert jsonl.facts(tmp_path / f"{name}.jsonl")["trained_on"] == [jsonl.sha256(rows)]
     responses = human_scored.load(rows).responses
     wanted = by_transformers(head, [asked_of("pointwise", each).messages for each in responses], head=True)
-    for response, shares in zip(responses, wanted, strict=True):
+    by_criteria = identity.read_notes(head)["recipe"]["criteria"]
+    for response, classes in zip(responses, wanted, strict=True):
+        shares, own = by_hand(classes, response.question) if by_criteria else (classes, {})
         assert here[response.id]["setup"]["judge"] == served[response.id]["setup"]["judge"]
         count = len(source_ids(tokenizer, asked_of("pointwise", response).messages))
         assert here[response.id]["prompt_tokens"] == served[response.id]["prompt_tokens"] == count
         for line in (here[response.id], served[response.id]):
             assert line["verdict"]["distribution"] == pytest.approx(shares, abs=1e-4)
+            rated = line["verdict"].get("criteria", {})
+            assert rated.keys() == own.keys()
+            for name, verdict in rated.items():
+                assert verdict["distribution"] == pytest.approx(own[name], abs=1e-4)
     scores = [line["score"] for line in here.values()]
     assert max(scores) - min(scores) > 1.0, "a judge that cannot tell rows apart proves nothing"
 

@@ -183,6 +183,27 @@ def test_every_client_reads_the_rating_on_its_own_scale(
     assert verdict == VERDICTS[form.contract]
 
 
+@pytest.mark.parametrize("names", [("accuracy", "clarity"), ("accuracy",)])
+def test_a_head_that_rates_by_criteria_answers_a_rubric(ask: Ask, names: tuple[str, ...]) -> None:
+    """Each criterion of the rubric has its own classes; a client that names none is told the criteria."""
+
+    class Scoring(Judge):
+        def classify(self) -> list[float]:
+            return [0.0, 0.0, 0.5, 0.1, 0.0, 0.0][: 3 * len(names)]
+
+    about = {**HEAD, "criteria": dict.fromkeys(names, (0, 2)), "apart": True}
+    form = next(form for form in SHOWN if form.contract == "rubric-scores")
+    answer = ask(Scoring(), form.request, about=about, as_learned=True)
+    if len(names) == 2:
+        assert form.parse(answer.json()["choices"][0]) == {"accuracy": 10, "clarity": 0}
+    else:
+        assert answer.status_code == 400 and "the judge does not rate by clarity, but by accuracy" in answer.text
+    unnamed = ask(Scoring(), user(README), about=about, as_learned=True)
+    assert unnamed.status_code == 400 and "its row has to name its criteria" in unnamed.text
+    whole = ask(Scoring(), user(README), about={**about, "apart": False}, as_learned=True)
+    assert rate(text_of(whole)) == ("6" if len(names) == 2 else "10")
+
+
 PAIR = next(form for form in SHOWN if form.contract == "bracketed-choice")
 
 

@@ -229,21 +229,21 @@ def test_rows_held_out_are_the_first_that_fit(tokenizer: Any, tmp_path: Path) ->
 def test_behind_a_one_stands_what_the_form_s_verdict_goes_on_with(
     tokenizer: Any, tmp_path: Path, form: str, ends: bool, next_: str
 ) -> None:
-    tokens = rating_tokens(tokenizer)
+    objective = objective_with("sft", rating_tokens(tokenizer))
     held_out = held(tokenizer, write_rows(tmp_path), form=form)
     assert held_out.ends == ends
     model, texts = tiny_model("llama", "sdpa", len(tokenizer)), map(tokenizer.decode, range(len(tokenizer)))
     zero = tokenizer("0", add_special_tokens=False).input_ids
     may_follow = zero + [token for token, text in enumerate(texts) if re.fullmatch(next_, text)]
     rows = held_out.rows[:3]
-    distributions = evaluation.compute_distributions(model, tokenizer, rows, tokens, 2, ends=held_out.ends)
+    distributions = evaluation.compute_distributions(model, tokenizer, rows, objective, 2, ends=held_out.ends)
     for row, shares in zip(rows, distributions, strict=True):
         with torch.no_grad():
             behind = model(torch.tensor([row["input_ids"]])).logits[0, -1].double()[may_follow].softmax(-1)
         assert len(may_follow) > 1 and shares[9] / (shares[0] + shares[9]) == pytest.approx(float(behind[0]), abs=1e-5)
 
 
-def distributions_to(file: Path, rows: list[Any], sizes: list[int], vocabulary: int, tokens: Any) -> None:
+def distributions_to(file: Path, rows: list[Any], sizes: list[int], vocabulary: int, objective: Any) -> None:
     """Every process computes; the first writes. `count` rows in batches of each size."""
     import deepspeed
 
@@ -251,7 +251,7 @@ def distributions_to(file: Path, rows: list[Any], sizes: list[int], vocabulary: 
     deepspeed.init_distributed()
     model = tiny_model("llama", "sdpa", vocabulary).train()
     padded = SimpleNamespace(pad_token_id=0)
-    shares = [evaluation.compute_distributions(model, padded, rows, tokens, size).tolist() for size in sizes]
+    shares = [evaluation.compute_distributions(model, padded, rows, objective, size).tolist() for size in sizes]
     assert model.training
     if torch.distributed.get_rank() == 0:
         file.write_text(json.dumps(shares), "utf-8")
@@ -259,13 +259,14 @@ def distributions_to(file: Path, rows: list[Any], sizes: list[int], vocabulary: 
 
 def test_batches_and_processes_change_nothing(tokenizer: Any, tmp_path: Path) -> None:
     """Seven rows by two processes, in batches of 2, 3 and 16."""
-    rows, tokens = held(tokenizer, write_rows(tmp_path)).rows[:7], rating_tokens(tokenizer)
+    rows = held(tokenizer, write_rows(tmp_path)).rows[:7]
+    objective = objective_with("sft", rating_tokens(tokenizer))
     model = tiny_model("llama", "sdpa", len(tokenizer))
-    alone = np.concatenate([evaluation.compute_distributions(model, tokenizer, [row], tokens, 1) for row in rows])
+    alone = np.concatenate([evaluation.compute_distributions(model, tokenizer, [row], objective, 1) for row in rows])
     assert alone.sum(1) == pytest.approx(1.0) and alone.std(0).max() > 1e-3
-    assert evaluation.compute_distributions(model, tokenizer, rows, tokens, 3) == pytest.approx(alone, abs=1e-6)
+    assert evaluation.compute_distributions(model, tokenizer, rows, objective, 3) == pytest.approx(alone, abs=1e-6)
     file = tmp_path / "found.json"
-    run = Processes(tmp_path / "log", 2, distributions_to, file, rows, [2, 3, 16], len(tokenizer), tokens)
+    run = Processes(tmp_path / "log", 2, distributions_to, file, rows, [2, 3, 16], len(tokenizer), objective)
     assert run.wait() == 0, run.stderr
     for each in json.loads(file.read_text("utf-8")):
         assert np.array(each) == pytest.approx(alone, abs=1e-6)

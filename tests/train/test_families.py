@@ -72,9 +72,10 @@ def judge_again(file: Path, rows: Path, judge: Path) -> Any:
         better = 1 / (1 + np.exp(scores[:, 1] - scores[:, 0]))
         return np.stack([1 - better, better], axis=1)
     tokens = objective.read_tokens(tokenizer)
-    held = evaluation.read_held_out(rows, recipes.objective_of(recipe, tokens), tokenizer)
-    shares = evaluation.compute_distributions(model, tokenizer, held.rows, tokens, 3, held.ends)
-    metrics = evaluation.compute_metrics(evaluation.rate_by_expectation(shares), held)
+    objective = recipes.objective_of(recipe, tokens)
+    held = evaluation.read_held_out(rows, objective, tokenizer)
+    shares = evaluation.compute_distributions(model, tokenizer, held.rows, objective, 3, held.ends)
+    metrics = evaluation.compute_metrics(evaluation.rate_held_out(model, tokenizer, objective, held), held)
     line = next(line for line in logged(judge) if "eval_mae" in line)
     # Ranks of scores that are nearly equal may change where an adapter is merged.
     for name in ("n", "mae", "pearson"):

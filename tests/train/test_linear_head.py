@@ -100,7 +100,7 @@ def test_held_out_rows_are_judged_by_the_head(env: SimpleNamespace) -> None:
     watching = objective_with("head", evaluation=recipe_keys.EvaluationSpec(every=1), max_source_tokens=2000)
     held = evaluation.read_held_out(env.file, watching, env.tokenizer)
     assert sorted(row["input_ids"] for row in held.rows) == sorted(prompt_ids(env))
-    shares = evaluation.compute_distributions(env.model, env.tokenizer, held.rows, None, 4)
+    shares = evaluation.compute_distributions(env.model, env.tokenizer, held.rows, watching, 4)
     for row, distribution in zip(held.rows, shares, strict=True):
         alone = logits_alone(env, row["input_ids"]).softmax(-1)
         assert distribution == pytest.approx(alone.detach().numpy(), abs=1e-6)
@@ -168,7 +168,7 @@ def test_a_fitted_head_is_a_regression_on_what_the_model_makes(env: SimpleNamesp
     rows = data.rows.remove_columns("weight").add_column("weight", counted)
     states = linear_head.compute_features(model, rows, tokenizer, tmp_path / "kept")
     states = states[:, : states.shape[1] // 2]
-    head, loss = linear_head.fit_ridge(states, rows)
+    head, loss = linear_head.fit_head(states, rows, [10])
     hidden, people = [], []
     for row in rows:
         ids = torch.tensor([row["input_ids"][: row["source"]]])
@@ -266,11 +266,11 @@ def test_what_a_probe_cannot_do(tmp_path: Path) -> None:
     alike = [{**row, "human_score": 7.0} for row in two_kinds()]
     _, data, _ = prepare_rows(tmp_path, alike, **HEAD)
     with pytest.raises(UsageError, match="one rating"):
-        linear_head.fit_ridge(np.ones((len(data.rows), 8)), data.rows)
+        linear_head.fit_head(np.ones((len(data.rows), 8)), data.rows, [10])
     of_groups = {"people": [[float(place % 3 == rating) for rating in range(10)] for place in range(30)]}
     of_groups |= {"group": [f"group-{place % 3}" for place in range(30)], "weight": [1.0] * 30}
     with pytest.raises(UsageError, match="no group can be rated"):
-        linear_head.fit_ridge(np.random.default_rng(0).normal(size=(30, 8)), datasets.Dataset.from_dict(of_groups))
+        linear_head.fit_head(np.random.default_rng(0).normal(size=(30, 8)), datasets.Dataset.from_dict(of_groups), [10])
 
 
 @pytest.mark.e2e

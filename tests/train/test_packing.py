@@ -248,6 +248,7 @@ def test_layers_that_keep_a_state_do_not_pack() -> None:
 @pytest.mark.parametrize(("family", "zero"), [("llama", 20), ("glm", None), ("gemma3_text", 20), (HYBRID, 20)])
 def test_held_out_rows_are_judged_as_alone(batch: list[dict[str, Any]], family: str, zero: int | None) -> None:
     tokens = RatingTokens([3], [*range(10, 19), 10 if zero else 19], zero, [21, 22], [23])
+    objective = objective_with("sft", tokens)
     rows = [row["input_ids"][: row["source"] + 2] + ([10] if zero else []) for row in batch]
     prompts = [batches_module.build_prompt_row(ids, [], []) for ids in rows]
     model = tiny_model(family, "sdpa", VOCABULARY)
@@ -257,7 +258,7 @@ def test_held_out_rows_are_judged_as_alone(batch: list[dict[str, Any]], family: 
     )
     padded = SimpleNamespace(pad_token_id=0)
     for size in (2, 3, 16):
-        distributions = torch.tensor(evaluation.compute_distributions(model, padded, prompts, tokens, size))
+        distributions = torch.tensor(evaluation.compute_distributions(model, padded, prompts, objective, size))
         plain = tiny_model(family, "sdpa", VOCABULARY)
         for ids, shares in zip(rows, distributions, strict=True):
             logits = plain(input_ids=torch.tensor([ids]), use_cache=False).logits[0]

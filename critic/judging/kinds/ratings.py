@@ -28,6 +28,11 @@ class RatingKind(Kind, frozen=True):
     def label(self, prompt: Prompt, shown: Sequence[Response]) -> Label | None:
         return whole_rating(human_score(shown[0]).score, prompt.scale)
 
+    def audited(self, judgment: Judgment) -> Iterable[AuditedPart]:
+        yield from super().audited(judgment)
+        # A scoring head may rate by criteria beside.
+        yield from criteria_parts(judgment, judgment.verdict.criteria)
+
 
 class CriteriaKind(Kind, frozen=True):
     """A rating for each of the question's criteria, followed by an overall rating."""
