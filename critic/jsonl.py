@@ -273,8 +273,9 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write a value as indented JSON, replacing the old file only once the new one is complete."""
-    write_text(path, json.dumps(value, ensure_ascii=False, indent=2, allow_nan=False) + "\n")
+    """Write a value as indented JSON, replacing the old file only once the new one is complete. It may hold Structs."""
+    text = json.dumps(value, default=msgspec.to_builtins, ensure_ascii=False, indent=2, allow_nan=False)
+    write_text(path, f"{text}\n")
 
 
 PLACES = ("file", "folder", "data_root", "server")
@@ -308,7 +309,7 @@ def _replace_places(facts: dict[str, Any], change: Callable[[str], str]) -> dict
     def replace(table: dict[str, Any]) -> dict[str, Any]:
         return table | {name: change(table[name]) for name in PLACES if isinstance(table.get(name), str)}
 
-    changed: dict[str, Any] = json.loads(json.dumps(facts), object_hook=replace)
+    changed: dict[str, Any] = json.loads(json.dumps(facts, default=msgspec.to_builtins), object_hook=replace)
     return changed
 
 

@@ -120,8 +120,7 @@ class AskRows(Stage[BuildRow, AskedRow]):
         self.name, self._reply, self._images = step, STEPS[step], images  # type: ignore[misc]  # one class, many steps
         super().__init__(run, AskedRow, backend, {row.key: row for row in rows})
         self._sampling = Sampling(max_tokens=tokens)
-        sampling = msgspec.to_builtins(self._sampling)
-        self.facts = {"step": step, "model": backend.served.name, "rows": len(rows), "sampling": sampling}
+        self.facts = {"step": step, "model": backend.served.name, "rows": len(rows), "sampling": self._sampling}
 
     def _hash(self, row: BuildRow) -> str:
         return hash_value([self.name, prompt(self.name, row), row.image], 16)

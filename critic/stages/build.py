@@ -241,8 +241,7 @@ def _write_agreement(out: Path, keyed: Mapping[str, DraftTurn], votes: Mapping[s
     first, second = np.array(codes, np.int8).T
     agreement = verdict_agreement(first, second, groups)
     disputed = [item for turn in keyed.values() for item in turn.disputed]
-    facts = {"items": msgspec.to_builtins(agreement), "disputed": disputed}
-    jsonl.write_json(out / "checklist_agreement.json", facts)
+    jsonl.write_json(out / "checklist_agreement.json", {"items": agreement, "disputed": disputed})
     estimates = (agreement.accuracy, agreement.kappa)
     equal, kappa = (f"{number(estimate.value)} {interval(estimate.interval)}".strip() for estimate in estimates)
     print(f"two models, {agreement.n} checklist items: equal answers {equal}, kappa {kappa}")

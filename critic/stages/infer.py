@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from msgspec import Struct, convert, to_builtins
+from msgspec import Struct, convert
 from msgspec.structs import asdict, replace
 
 from critic import benchmarks
@@ -52,8 +52,7 @@ class Infer(Stage[Conversation, ModelTurn]):
         self._generated: dict[str, ModelTurn] = {}
         # Replies of earlier versions as they stand in the file, with the thoughts that later turns were shown.
         self._with_thoughts: dict[tuple[str, str, int], str] = {}
-        sampled = to_builtins(sampling)
-        self.facts = {"system": system, "model": backend.served.name, "server": backend.endpoint, "sampling": sampled}
+        self.facts = {"system": system, "model": backend.served.name, "server": backend.endpoint, "sampling": sampling}
 
     def problem(self, record: ModelTurn) -> str | None:
         key, conversation = record.conversation.id, self.wanted.get(record.key)

@@ -3,8 +3,8 @@
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-import msgspec
 from msgspec.structs import replace
 
 from critic import jsonl
@@ -201,13 +201,13 @@ def _judge_panel(
     lines = ([judgment, *(other[key] for other in others)] for key, judgment in first.items())
     joint = (panel_judgment(judgments, how, panel) for judgments in lines)
     jsonl.write(run.out, map(run.recalibration.apply, joint) if run.recalibration else joint)
-    facts = {
+    facts: dict[str, Any] = {
         "responses": source,
         "judge": panel,
         "aggregate": how,
         "members": [{"judge": member.judge.setup.judge, "file": str(member.out)} for member in members],
         "processors": collect_processors(member.judge.backend for member in members),
-        "recalibration": msgspec.to_builtins(run.recalibration),
+        "recalibration": run.recalibration,
     }
     # What one member's server lacks is missing in the panel's scores.
     facts |= join_facts([jsonl.facts(member.out) for member in members])

@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import msgspec
 from msgspec.structs import replace
 
 from critic import certificate, jsonl
@@ -65,7 +64,7 @@ class JudgeSamples(Stage[Item, Judgment]):
             "learned": [*judge.backend.served.forms, *(["head"] if judge.backend.served.is_classifier else [])],
             "max_tokens": judge.max_tokens,
             "images": judge.images.facts() if judge.images else None,
-            "recalibration": msgspec.to_builtins(run.recalibration),
+            "recalibration": run.recalibration,
             **{name: judge.backend.served.about.get(name) for name in ("calibrated_on", "trained_on")},
         }
 
@@ -155,5 +154,5 @@ class JudgeSamples(Stage[Item, Judgment]):
             judgments = [replace(judgment, setup=replace(judgment.setup, score_kind=kind)) for judgment in judgments]
             jsonl.write(self.out, judgments)
         totals = sum_judgments(judgments, self.out, self.unit)
-        totals.facts["setup"] = msgspec.to_builtins(self.judge.current_setup)
+        totals.facts["setup"] = self.judge.current_setup
         return totals

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import msgspec
 import typer
 from msgspec.structs import replace
 
@@ -85,7 +84,7 @@ def main(
             "places": {board.key: board.places for board in boards if board.places},
             "files": origin,
         }
-        jsonl.write_json(file, msgspec.to_builtins(scores))
+        jsonl.write_json(file, scores)
         # NAME.json holds the scores only.
         if file != out:
             facts = _build_head(runs, boards, cautions) | _list_answers(runs, judgments)
