@@ -134,11 +134,6 @@ class Benchmark(Paper, frozen=True, kw_only=True):
         # Only comparisons have an order, and ties: other protocols refuse what sets them.
         return self.published if any_compares(used) else replace(self.published, order="both", unread="fail")
 
-    @property
-    def compares(self) -> bool:
-        """Return True if one of the benchmark's protocols compares answers."""
-        return any_compares(self.protocols)
-
     def setup_departures(self, setup: JudgeConfig, used: Collection[str]) -> list[str]:
         """List where a judge's setup deviates from the paper's, for verdicts by the protocols `used`."""
         paper, words = self.paper_setup(used), list[str]()

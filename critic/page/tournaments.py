@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from critic.benchmarks import Conversations, Run, Runs, Verdicts
+from critic.benchmarks import Conversations, Run, Runs, Verdicts, any_compares
 from critic.page.blocks import Section
 from critic.page.leaderboards import BRADLEY_TERRY, ELO, table_of
 from critic.page.page import render
@@ -32,7 +32,7 @@ def tournaments(runs: Runs, order: dict[str, int]) -> tuple[list[Section], list[
     """
     by_judge: dict[str, list[Run]] = defaultdict(list)
     # A benchmark that compares no answers has no scores of pairs; its battles stand among the other verdicts.
-    for run in runs.runs if runs.benchmark.compares else ():
+    for run in runs.runs if any_compares(runs.benchmark.protocols) else ():
         if run.battles:
             by_judge[run.judge].append(run)
     sections, boards, summary = list[Section](), list[Leaderboard](), dict[str, Any]()

@@ -208,7 +208,7 @@ def _list_other_means(runs: Runs, run: Run) -> Iterator[LeaderboardRow]:
     ways: dict[tuple[str, str | None], list[Judgment]] = {}
     for judgment in run.turns:
         scored = judgment.protocol in runs.benchmark.protocols and runs.benchmark.scored(judgment)
-        in_tournament = judgment.opponent is not None and runs.benchmark.compares
+        in_tournament = judgment.opponent is not None and benchmarks.any_compares(runs.benchmark.protocols)
         if not scored and not in_tournament:
             ways.setdefault((judgment.protocol or "pointwise", judgment.opponent), []).append(judgment)
     for (protocol, opponent), verdicts in ways.items():
