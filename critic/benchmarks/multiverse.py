@@ -41,21 +41,25 @@ SCALES: dict[str, Scale] = {"score": SCALE, "completion": SCALE, "quality": (10,
 """Scales of a turn's measures."""
 
 
-class _Item(Struct):
+class ChecklistItem(Struct):
+    """An item of a turn's checklist, as a row has it."""
+
     question: str
     main_criteria: str | None = None
     sub_criteria: str | None = None
 
 
-class _Utterance(Struct):
+class Utterance(Struct):
+    """What one side says in a row, and the checklist of the turn."""
+
     speaker: str
     utterance: str
-    checklist: list[_Item] | None = None
+    checklist: list[ChecklistItem] | None = None
 
 
 class _Row(Struct):
     index: str
-    conversation: Annotated[list[_Utterance], Meta(min_length=1)]
+    conversation: Annotated[list[Utterance], Meta(min_length=1)]
     main_goal_category: str
     main_task_category: str
     image_main_category: str
@@ -142,7 +146,7 @@ def _build_turns(location: str, row: _Row, images: list[str]) -> Iterator[Conver
         )
 
 
-def _require_utterance(location: str, spoken: Sequence[_Utterance], number: int) -> str:
+def _require_utterance(location: str, spoken: Sequence[Utterance], number: int) -> str:
     """Return the text of utterance `number` (from 0). Raise UsageError if it is empty."""
     if text := spoken[number].utterance.strip():
         return text
@@ -150,7 +154,7 @@ def _require_utterance(location: str, spoken: Sequence[_Utterance], number: int)
     raise UsageError(f"{location}: {problem}: conversation[{number}].utterance is empty")
 
 
-def _find_checklist(location: str, turn: int, spoken: Sequence[_Utterance]) -> list[_Item]:
+def _find_checklist(location: str, turn: int, spoken: Sequence[Utterance]) -> list[ChecklistItem]:
     """Return a turn's checklist, from either utterance. Raise UsageError if there is none, or two different ones."""
     lists = [utterance.checklist for utterance in spoken if utterance.checklist]
     # Some releases repeat the list with both utterances, which is no conflict if they agree.

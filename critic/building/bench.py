@@ -16,6 +16,7 @@ from critic import jsonl
 from critic.benchmarks import visitbench
 from critic.benchmarks.alignmmbench import CATEGORY_OF
 from critic.benchmarks.convbench import CAPTION, FOCUS, IMAGE, INSTRUCTIONS, REFERENCES, TASKS
+from critic.benchmarks.multiverse import ChecklistItem, Utterance
 from critic.building.replies import DraftConversation
 from critic.errors import UsageError, refusing
 from critic.stats.diversity import words
@@ -32,13 +33,10 @@ INTERNAL = 0.1
 
 def _build_multiverse_row(conversation: DraftConversation) -> dict[str, Any]:
     """Build a row in the format of MultiVerse's data set."""
-    turns: list[dict[str, Any]] = []
+    turns = list[Utterance]()
     for turn in conversation.turns:
-        items = [
-            {"question": item.question, "main_criteria": item.main, "sub_criteria": item.sub} for item in turn.items
-        ]
-        turns.append({"speaker": "user", "utterance": turn.question, "checklist": items})
-        turns.append({"speaker": "assistant", "utterance": turn.answer, "checklist": []})
+        items = [ChecklistItem(item.question, item.main, item.sub) for item in turn.items]
+        turns += [Utterance("user", turn.question, items), Utterance("assistant", turn.answer, [])]
     about = {"main_goal_category": conversation.goal, "sub_goal_category": conversation.sub_goal}
     about |= {"main_task_category": conversation.task, "sub_task_category": conversation.sub_task}
     about |= {"image_main_category": conversation.category, "image_sub_category": conversation.sub_category}
