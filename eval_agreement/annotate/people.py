@@ -61,17 +61,16 @@ def measure_agreement(rows: Iterable[Mapping[str, Any]], scheme: Scheme) -> tupl
     >>> alpha.items, equal
     (0, {})
     """
-    answers, cluster = defaultdict[Any, dict[str, float]](dict), dict[int, str]()
+    answers = defaultdict[Any, dict[str, float]](dict)
     for row in rows:
         if row["points"] is not None:
-            answers[row["item"], row["ask"]][row["rater"]] = row["points"]
-            cluster[row["item"]] = row["cluster"]
+            answers[row["cluster"], row["item"], row["ask"]][row["rater"]] = row["points"]
     equal, clusters = defaultdict[str, list[bool]](list), defaultdict[str, list[str]](list)
-    for (item, _), given in answers.items():
+    for (cluster, *_), given in answers.items():
         for rater, other in permutations(given, 2):
             equal[rater].append(given[rater] == given[other])
-            clusters[rater].append(cluster[item])
-    groups = [cluster[item] for item, _ in answers]
+            clusters[rater].append(cluster)
+    groups = [cluster for cluster, *_ in answers]
     alpha = rater_agreement(list(answers.values()), groups, level="ordinal" if scheme.rated else "nominal")
     return alpha, {rater: mean_estimate(np.array(equal[rater]), clusters[rater], share=True) for rater in equal}
 

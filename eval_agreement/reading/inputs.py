@@ -182,7 +182,7 @@ def check_no_attacks(ids: Iterable[str], path: Path) -> None:
     names = "|".join((*suite(), *ARMS))
     marked = re.compile(rf"{SEPARATOR}({names})(?=$|[+/])")  # behind an id: a second answer, a criterion, an item
     if copies := [key for key in ids if SEPARATOR in key and marked.search(key)]:
-        first = f"{quoted(copies[0])}{tables.say_first_of(len(copies))}"
+        first = quoted(copies[0]) + tables.say_first_of(len(copies))
         raise UsageError(say("attacked_copies", path=path, first=first))
 
 

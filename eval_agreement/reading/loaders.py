@@ -238,8 +238,7 @@ def _read(human: Source, judges: Mapping[str, Source], kind: Kind) -> tuple[Labe
     _check_chances(human.path, people, labelled)
     # Tables and reports call these rows by name.
     if taken := sorted({PEOPLE, LONGER, *BASELINES, *set().union(*people["raters"])} & judges.keys()):
-        called = "people, a rater or a trivial judge are called that; give yours another name"
-        raise UsageError(f"--judge {taken[0]}: {called}")
+        raise UsageError(say("name_taken", name=taken[0]))
     by_judge = {}
     for name, source in judges.items():
         by_judge[name], judge_notes = _read_labels(source, kind, set(people.index))

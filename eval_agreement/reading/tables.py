@@ -193,8 +193,7 @@ class Source:
             return []
         cut = self.frame.map(tables.is_cut).to_numpy().any(axis=1)
         first = self.place(int(cut.argmax())) if cut.any() else ""
-        whole = f"a text of {tables.CELL_LIMIT} characters, all that a cell holds: it is cut, and its length too small"
-        return [f"{first}{tables.say_first_of(int(cut.sum()))} has {whole}"] if first else []
+        return [say("cut", first=first + tables.say_first_of(cut.sum()), limit=tables.CELL_LIMIT)] if first else []
 
     def empty_notes(self, name: str) -> list[str]:
         """Return a note on cells that hold a word for empty, such as `nan`; [] if there are none."""
