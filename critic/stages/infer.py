@@ -7,7 +7,6 @@ critic infer questions.jsonl --benchmark alignmmbench --out replies.jsonl --base
 import asyncio
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
 from itertools import chain, product
 from pathlib import Path
 from typing import Annotated
@@ -100,7 +99,7 @@ class Infer(Stage[Conversation, ModelTurn]):
                 call = history.call_id(item, messages)
                 if line is None:
                     # Another condition may show the same, and await the same call.
-                    answer = await once(calls, call, partial(self._answer, replace(blank, call=call), messages))
+                    answer = await once(calls, call, self._answer, replace(blank, call=call), messages)
                     line = replace(answer, condition=name, turn=turn)
                     keep(line)
                 elif line.call != call and line.call != self._call_with_thoughts(item, name, turn, replies):
@@ -234,8 +233,7 @@ def read_questions(file: Path, benchmark: str, endpoint: Endpoint, asked: ModelO
     # Neither Pillow nor a folder is needed if no image is shown.
     paths = [path for conversation in conversations for turn in conversation.turns for path in turn.images]
     if paths and any(CONDITIONS[name].images for name in names):
-        images = endpoint.images(root, uris)
-        images.require(paths)
+        images = endpoint.images(root, paths, uris)
     return Questions(conversations=conversations, conditions=names, uris=uris, root=root, images=images)
 
 

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
@@ -11,13 +11,11 @@ from critic.backends import collect_processors
 from critic.errors import UsageError, quoted
 from critic.judging.forms import PlannedVerdict
 from critic.records import Judgment, describe_difference
-from critic.stages.run import RunOptions, Stage, known, once
+from critic.stages.run import Item, RunOptions, Stage, known, once
 from critic.stages.totals import RunSummary, sum_judgments
 
 if TYPE_CHECKING:
     from critic.judging.judge import Judge
-
-Item = TypeVar("Item")
 
 
 def print_certified(run: RunOptions, judges: Sequence["Judge"], forms: Iterable[str], panel: str = "") -> None:
@@ -131,7 +129,7 @@ class JudgeSamples(Stage[Item, Judgment]):
             line = await self.judge.verdict_on(prepared)
         else:
             # A row has no hash, and only one verdict.
-            line = prepared.of(await once(in_flight, prepared.asked or "", lambda: self._ask(prepared)))
+            line = prepared.of(await once(in_flight, prepared.asked or "", self._ask, prepared))
         keep(line)
         return line
 

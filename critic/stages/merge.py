@@ -69,7 +69,8 @@ def merge(parts: Sequence[Path], out: Path, max_failed: float) -> int:
     jsonl.write(out, _lines(shards, record, counted))
     whole = summarise((line for _, line in jsonl.read(out, record)), out)
     facts = {name: first[name] for name in (*HOW, *ELSEWHERE) if name in first}
-    facts |= {"not_judged": _sum_counts(shards, "not_judged"), "speed": _sum_counts(shards, "speed")}
+    for name in ("not_judged", "speed"):
+        facts[name] = sum((Counter(part.facts.get(name)) for part in shards), Counter[str]())
     # Of parts that ran at the same time, these are the minutes of all machines together.
     facts |= {name: sum(part.facts.get(name, 0) for part in shards) for name in ("seconds", "seconds_for")}
     facts |= {"memory_mib": max(part.facts.get("memory_mib", 0) for part in shards)}
@@ -130,11 +131,6 @@ def _check_equal(facts: Mapping[Path, dict[str, Any]], name: str) -> None:
     for path, now in values.items():
         if now != then:
             raise UsageError(f"{path}: made with {name} {quoted(now)}, the others with {quoted(then)}")
-
-
-def _sum_counts(shards: Sequence[ShardFile], name: str) -> Counter[str]:
-    """Add up the counts that the sidecars have under a name."""
-    return sum((Counter(part.facts.get(name)) for part in shards), Counter[str]())
 
 
 def _part(path: Path) -> ShardFile:

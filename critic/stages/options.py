@@ -344,13 +344,16 @@ class Endpoint(Struct, frozen=True, kw_only=True):
             prices=read_by_model("--prices", self.prices, Price),
         )
 
-    def images(self, root: Path, uris: Mapping[str, str] | None = None) -> Images:
+    def images(self, root: Path, names: Sequence[str], uris: Mapping[str, str] | None = None) -> Images:
         """Return a loader for the images under `root`, with the size limits of the options.
 
-        `uris` maps names of further images to data URIs.
+        `names` are checked for missing files. `uris` maps names of further images to data URIs. Raises UsageError if
+        all files are missing.
         """
         pixels, size = self.max_image_pixels, self.max_image_bytes
-        return Images(root, max_bytes=size, resize_to=pixels, uris=uris, frames=self.frames)
+        images = Images(root, max_bytes=size, resize_to=pixels, uris=uris, frames=self.frames)
+        images.require(names)
+        return images
 
     def shown(
         self, how: JudgeOptions, root: Path, judges: Sequence[Backend], names: Sequence[str] | None = None
@@ -381,9 +384,7 @@ class Endpoint(Struct, frozen=True, kw_only=True):
             # Images that are sent to a judge that cannot see would fail every request.
             if wanted is None and not sees:
                 return None
-        images = self.images(root)
-        images.require(names or ())
-        return images
+        return self.images(root, names or ())
 
     def connect(self, where: str) -> Backend:
         """Return a backend for the server at the URL `where`, or a pool for several URLs.

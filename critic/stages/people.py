@@ -127,7 +127,7 @@ def main(
     judged: Path | None = None,
     name: str = "people",
     system: Annotated[str | None, typer.Option(show_default="the file's stem")] = None,
-) -> int:
+) -> None:
     """Import people's grades and preferences as judgments, which can then be scored and compared like any judge's.
     \f
     - table: People's verdicts (CSV, JSONL …). Columns: id (of the conversation), turn (1, 2 … or whole; 1 where it is
@@ -181,4 +181,3 @@ def main(
     jsonl.write(out, judgments)
     raters = {rater for grades in opinions.values() for rater in grades}
     print(f"{out}: {len(judgments)} verdicts of {len(raters)} raters")
-    return 0

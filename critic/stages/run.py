@@ -386,8 +386,8 @@ async def gather_cancel_on_error(work: Iterable[Coroutine[Any, Any, None]]) -> N
             task.cancel()
 
 
-async def once(tasks: dict[str, asyncio.Task[T]], name: str, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Await `make()` and return its result; calls with the same `name` share one task, which `tasks` holds."""
-    if name not in tasks:
-        tasks[name] = asyncio.create_task(make())
-    return await tasks[name]
+async def once(tasks: dict[str, asyncio.Task[T]], key: str, make: Callable[..., Coroutine[Any, Any, T]], *of: Any) -> T:
+    """Await `make(*of)` and return its result; calls with the same `key` share one task, which `tasks` holds."""
+    if key not in tasks:
+        tasks[key] = asyncio.create_task(make(*of))
+    return await tasks[key]
