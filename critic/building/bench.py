@@ -69,11 +69,6 @@ FORMS: dict[str, Callable[[DraftConversation], dict[str, Any]]] = {
 """Benchmark -> function that converts a conversation to a row of the benchmark's file."""
 
 
-def write(path: Path, form: str, conversations: Iterable[DraftConversation]) -> None:
-    """Write conversations to `path` in the file format of the benchmark `form`."""
-    jsonl.write(path, map(FORMS[form], conversations))
-
-
 def correct(form: str | None, row: dict[str, Any], kind: str, turn: int, text: str) -> None:
     """Put a person's correction into `row`, in place.
 
@@ -205,7 +200,7 @@ def freeze(
             hashes[name] = hashlib.sha256(data).hexdigest()
         for name in ("benchmark", *sorted(set(split_of.values()))):
             part = [talk for talk in published if name in ("benchmark", split_of[talk.id])]
-            write(partial / f"{name}.jsonl", form, part)
+            jsonl.write(partial / f"{name}.jsonl", map(FORMS[form], part))
             hashes[f"{name}.jsonl"] = jsonl.sha256(partial / f"{name}.jsonl")
         content = {"benchmark": form, "hash": _combine_hashes(hashes), **facts, "sha256": hashes}
         jsonl.write_json(partial / "frozen.json", content)

@@ -1,7 +1,6 @@
 """Say what a reader must know before models are compared: who judged whom, and which replies are the same."""
 
 import shlex
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from itertools import combinations, product
 
@@ -15,11 +14,10 @@ SAME_REPLIES = 0.9
 
 def list_cautions(runs: Runs) -> list[str]:
     """List sentences that readers need before any ranking: on several judges, and on models with the same replies."""
-    models: dict[str, dict[str, None]] = defaultdict(dict)
+    models: dict[str, dict[str, None]] = {}
     for run in runs.runs:
-        models[run.judge][run.system] = None
-        for judgment in run.battles:
-            models[run.judge][judgment.system] = models[run.judge][judgment.opponent or ""] = None
+        compared = [judgment.opponent or "" for judgment in run.battles]
+        models.setdefault(run.judge, {}).update(dict.fromkeys([run.system, *compared]))
     cautions = list(_find_same_replies(runs.runs))
     if len(models) == 1:
         return cautions

@@ -1,6 +1,5 @@
 """Build pictures from leaderboards: models over the parts of a score, and many points with their fit."""
 
-import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated
@@ -91,6 +90,6 @@ def plot_many(heading: str, x: str, y: str, pairs: Sequence[tuple[float, float]]
     wide, high = ((max(side.ticks) - min(side.ticks)) / CELLS for side in (across, up))
     cells = Counter((round(left / wide) * wide, round(height / high) * high) for left, height in pairs)
     most, ends = max(cells.values()), [min(pairs)[0], max(pairs)[0]]
-    marks = [Mark(x=Bar(x), y=Bar(y), radius=1 + 5 * math.sqrt(count / most)) for (x, y), count in cells.items()]
+    marks = [Mark(x=Bar(x), y=Bar(y), radius=1 + 5 * (count / most) ** 0.5) for (x, y), count in cells.items()]
     fit = [(end, line[0] * end + line[1]) for end in ends]
     return Scatter(heading=heading, x=across, y=up, marks=marks, line=fit)

@@ -2,7 +2,7 @@
 
 import re
 from collections import ChainMap, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import chain, product
 from typing import Any
 
@@ -18,9 +18,6 @@ from critic.stats.aggregate import Cell, Groups, asked_of, each
 from critic.stats.leaderboard import MEAN, Leaderboard, LeaderboardCell, LeaderboardRow, scores_by_part, standings
 
 RATE, TIES = "win rate, %", "ties, %"
-
-RatingsByMethod = Mapping[str, tournament.Ratings]
-"""The models' ratings by the name of each method, ELO and BRADLEY_TERRY."""
 
 
 def tournaments(runs: Runs, order: dict[str, int]) -> tuple[list[Section], list[Leaderboard], dict[str, Any]]:
@@ -99,12 +96,13 @@ def _name_tournament(cell: Cell, conversations: Conversations, judge: str | None
 
 
 def _build_boards(
-    key: str, verdicts: Verdicts, groups: Groups, order: list[str], ratings: RatingsByMethod, drawn: bool
+    key: str, verdicts: Verdicts, groups: Groups, order: list[str], ratings: dict[str, tournament.Ratings], drawn: bool
 ) -> tuple[Leaderboard, Leaderboard]:
     """Build two leaderboards named by `key`, with models in `order`: their ratings, and their win rates by opponent.
 
-    `groups` maps conversation ids to groups. `drawn`: opponents were sampled per conversation. Otherwise every pair of
-    models that met counts as compared in every conversation.
+    `groups` maps conversation ids to groups. `ratings` are by the name of each method, ELO and BRADLEY_TERRY. `drawn`:
+    opponents were sampled per conversation. Otherwise every pair of models that met counts as compared in every
+    conversation.
     """
     points: dict[str, dict[tuple[str, str], float | None]] = defaultdict(dict)
     for judgment in verdicts:

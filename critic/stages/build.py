@@ -256,7 +256,7 @@ def solve_blind(building: BenchmarkBuild, conversations: Sequence[DraftConversat
     from critic.stages import infer, judge  # noqa: PLC0415 - they import every judge; only this step needs them
 
     draft, replies, judged = (building.out / f"{name}.jsonl" for name in ("draft", "blind_replies", "blind"))
-    bench.write(draft, name, conversations)
+    jsonl.write(draft, map(bench.FORMS[name], conversations))
     # Lines about earlier drafts would count as another run's: a rule became stricter, or an image is gone.
     by_id = {conversation.id: conversation for conversation in benchmarks.read(name, draft)}
 

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from critic.stats.arrays import Floats, Group, group_numbers, ratio
 from critic.stats.estimate import Bootstrap, Estimate, span_both
 
-Integers = NDArray[np.intp]
 Codes = NDArray[np.int8]
 Label = Literal["a", "tie", "b", "failed"]
 
@@ -179,7 +178,7 @@ def verdict_agreement(people: Codes, judge: Codes, group: Group, weight: Floats 
     )
 
 
-def rows_of(part: Sequence[str]) -> dict[str, Integers]:
+def rows_of(part: Sequence[str]) -> dict[str, NDArray[np.intp]]:
     """Return the row numbers of each value in `part`, largest part first, equal sizes by name.
 
     >>> {value: rows.tolist() for value, rows in rows_of(["zh", "en", "en"]).items()}
