@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from cpu import say
 from packing import Tree
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.flex_attention import flex_attention_forward
@@ -52,9 +53,8 @@ def choose_attention(wanted: str, *, packed: bool) -> str:
     compiler = os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")
     builds = find_spec("triton") and compiler and Path(sysconfig.get_path("include"), "Python.h").is_file()
     kind = FLEX if packed and builds else "sdpa"
-    if os.environ.get("RANK", "0") == "0":
-        wants = f" ({FLEX} wants packed rows, Triton, a C compiler and Python's headers)" if kind != FLEX else ""
-        print(f"attention {kind}{wants}", flush=True)
+    wants = f" ({FLEX} wants packed rows, Triton, a C compiler and Python's headers)" if kind != FLEX else ""
+    say(f"attention {kind}{wants}")
     return kind
 
 

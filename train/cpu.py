@@ -17,6 +17,12 @@ def is_first() -> bool:
     return os.environ.get("RANK", "0") == "0"
 
 
+def say(text: str | None) -> None:
+    """Print a line in the first process. None and "" are nothing to say."""
+    if text and is_first():
+        print(text, flush=True)
+
+
 def keep_memory() -> bool:
     """Make glibc keep freed memory instead of returning it to the kernel. Return False if that is not possible.
 

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from accelerate.utils import broadcast_object_list
 from batches import build_prompt_row, count_of_last
-from cpu import is_first
+from cpu import is_first, say
 from evaluation import compute_last_hidden
 from numpy.typing import NDArray
 from recipe import objective_of
@@ -74,9 +74,7 @@ def fit(model: Any, recipe: Recipe, rows: datasets.Dataset, tokenizer: Any, devi
     with deepspeed.zero.GatheredParameters(heads, modifier_rank=0), torch.no_grad():
         for head in heads:
             head.copy_(torch.as_tensor(weights))
-    if is_first():
-        took = time.monotonic() - begun
-        print(f"head fitted on {len(drawn)} examples: loss {loss:.3f} held out, {took:.0f} s", flush=True)
+    say(f"head fitted on {len(drawn)} examples: loss {loss:.3f} held out, {time.monotonic() - begun:.0f} s")
 
 
 def compute_features(model: Any, rows: datasets.Dataset, tokenizer: Any, folder: Path) -> Floats:

@@ -329,8 +329,7 @@ class JudgeTrainer(transformers.Trainer, transformers.TrainerCallback):  # type:
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         if self.ema is not None:
             self.ema.update()
-            if (note := self.ema.settle()) and state.is_world_process_zero:
-                print(note, flush=True)
+            cpu.say(self.ema.settle())
         # Each loss is looked at before what it was learned with is saved; a run that goes on then logs the same.
         control.should_log = control.should_log or control.should_save or state.global_step >= state.max_steps
         spec = self.recipe.evaluation
@@ -410,8 +409,8 @@ class JudgeTrainer(transformers.Trainer, transformers.TrainerCallback):  # type:
             if "mae" in metrics and not worse and (self.best is None or metrics["mae"] < self.best["mae"]):
                 self.best = self.evaluated
                 export.replace(self, self.out / "best", merge=chooses)
-        if worse and self.state.is_world_process_zero:
-            print(f"step {step} is not kept: worse than its base on foreign rows ({', '.join(worse)})", flush=True)
+        if worse:
+            cpu.say(f"step {step} is not kept: worse than its base on foreign rows ({', '.join(worse)})")
         self.log({f"eval_{name}": value for name, value in metrics.items()})
 
     def describe(self) -> dict[str, Any]:

@@ -314,8 +314,7 @@ def _train(run: TrainingRun, facts: dict[str, Any]) -> None:
     if "foreign" in watched_rows:
         require_foreign(watched_rows["foreign"], data.rows, str(recipe.foreign))
     model = build_model(recipe, tokenizer, tokens)
-    if (kernels := trainer_args.use_liger(settings, recipe, model)) and first:
-        print(kernels, flush=True)
+    cpu.say(trainer_args.use_liger(settings, recipe, model))
     with take_turns(first):
         preflight.require_embeddings(export.unwrap(model), tokenizer, data.rows, recipe.base or "tiny")
         if first:
@@ -349,8 +348,7 @@ def _train(run: TrainingRun, facts: dict[str, Any]) -> None:
     with trainer_args.report_bad_values(lambda: trainer.began > 0.0):
         trainer.train(resume_from_checkpoint=str(resumed) if resumed else None)
         trainer.finish()
-    if first:
-        print(f"judge saved in {out}", flush=True)
+    cpu.say(f"judge saved in {out}")
 
 
 def _read_watched(run: TrainingRun, objective: Objective, tokenizer: Any) -> dict[str, HeldOut]:
@@ -378,7 +376,6 @@ def _prepare_device(recipe: Recipe, out: Path, threads: int | None) -> tuple[Rec
     deepspeed.runtime.bf16_optimizer.see_memory_usage = lambda *_, **__: None
     # transformers leaves accelerate's own number at 1; DeepSpeed's is the one that counts, and the recipe's.
     logging.getLogger("accelerate.accelerator").addFilter(lambda record: "steps mismatch" not in str(record.msg))
-    first = cpu.is_first()
     machine: dict[str, Any] = {}
     if recipe.precision is not None:
         precision, why = recipe.precision, "as the recipe says"
@@ -393,11 +390,9 @@ def _prepare_device(recipe: Recipe, out: Path, threads: int | None) -> tuple[Rec
             deepspeed={**recipe.deepspeed, "bf16": {"enabled": chosen}},
         )
         machine["precision"] = precision
-        if first:
-            print(f"{precision}{' with fp32 master weights' if chosen else ''}: {why}", flush=True)
+        cpu.say(f"{precision}{' with fp32 master weights' if chosen else ''}: {why}")
     bf16 = recipe.training.get("bf16") or recipe.deepspeed.get("bf16", {}).get("enabled") is True
-    if first and (note := cpu.describe_device(bf16)):
-        print(note, flush=True)
+    cpu.say(cpu.describe_device(bf16))
     if not torch.cuda.is_available():
         cpu.keep_memory()
         machine["threads"] = threads or checkpoints.read_note(out, "threads") or cpu.choose_threads()

@@ -14,7 +14,7 @@ import deepspeed
 import msgspec
 import torch
 import transformers
-from cpu import is_first
+from cpu import say
 from joblib import cpu_count
 from recipe_keys import Count, Recipe
 from transformers.utils.import_utils import is_liger_kernel_available
@@ -139,9 +139,9 @@ def arguments(recipe: Recipe, out: Path, facts: Mapping[str, Any] | None = None)
     section = {**_TABLES["defaults"]["training"], "run_name": out.name, **recipe.training}
     most = section["per_device_train_batch_size"]
     rows = section["per_device_train_batch_size"] = micro_batch(recipe.global_batch, most, world)
-    if rows < most and is_first():
+    if rows < most:
         why = f"the {recipe.global_batch} rows of a step over {world} process{'es' if world > 1 else ''}"
-        print(f"per_device_train_batch_size {rows} instead of {most}: {why}", flush=True)
+        say(f"per_device_train_batch_size {rows} instead of {most}: {why}")
     micro_batches = recipe.global_batch // (rows * world)
     # On a CPU other processes would take the cores that compute the step.
     if not on_cpu:

@@ -6,7 +6,7 @@ import datasets
 import numpy as np
 import torch
 from batches import HeadScores, Row, Tensors, Weights
-from cpu import is_first
+from cpu import say
 from msgspec.structs import replace
 from numpy.typing import NDArray
 from objective import ScoringHead, compute_preference_error
@@ -93,8 +93,7 @@ class Pairwise(ScoringHead):
         # As precise as the head computes them.
         first, second = score(self, [*drawn])[:, :, 0].astype(np.float32).T
         band = fit_band((first - second).astype(np.float64), np.array(drawn["people"])[:, 0])
-        if is_first():
-            print(f"ties: scores at most {band:.3f} apart, fitted on {len(drawn)} pairs", flush=True)
+        say(f"ties: scores at most {band:.3f} apart, fitted on {len(drawn)} pairs")
         return {"tie_band": band}
 
 
