@@ -367,17 +367,14 @@ def build_unscored(cells: dict[str, Any]) -> Response:
     return replace(build_response(row, {}), cut_off=any(ends))
 
 
-_JSON_COLUMNS = (
-    *("history", "references", "images", "annotators", "flags", "dims"),
-    *("checklist", "checklist_answers", "criteria", "criteria_scores", "criteria_scales", "criteria_weights", "shown"),
-)
-
 _OURS = {"other": "other_system", "shown": "form", "form": "shown"}
 """Column -> column that must accompany it. Without its companion, the name means something else in other people's
 tables, and the column is ignored."""
 
 _TEXTS = {field.name for field in msgspec.structs.fields(Row) if field.type in (str, str | None)} | {*_OF_PAIRS}
 _NUMBERS = ("human_score", "scale_min", "scale_max", "score_1_10", "label_probability")
+_JSON_COLUMNS = {*FIELDS, "dims"} - {*_TEXTS, *_NUMBERS, "lang", "scope", "rater"}
+"""Columns of lists, tables and prompts, which a table's cell holds as JSON."""
 
 
 def _read_cells(location: str, cells: Mapping[str, Any]) -> dict[str, Any]:
@@ -448,8 +445,7 @@ def _read_label(location: str, raw: dict[str, Any], scored: bool) -> dict[str, A
             choices = ", ".join(tables.name_labels("preference"))
             raise UsageError(f"{location}: preference {quoted(word)}; expected {choices}, or such words as model_a")
         row |= {"human_score": _PREFERENCES[label], "scale_min": 0, "scale_max": 1}
-    is_empty = "human_score" in row and row["human_score"] is None
-    if is_empty and isinstance(raters := row.get("annotators"), dict):
+    if row.get("human_score", "absent") is None and isinstance(raters := row.get("annotators"), dict):
         labels = {rater: tables.find_label("preference", word) for rater, word in raters.items()}
         if _compares(row) and all(labels.values()):
             raters = {rater: _PREFERENCES[label] for rater, label in labels.items() if label}

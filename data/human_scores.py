@@ -15,7 +15,6 @@ import hashlib
 import math
 import posixpath
 import re
-import sys
 import unicodedata
 from collections import defaultdict
 from pathlib import Path
@@ -25,7 +24,7 @@ import typer
 
 from critic import human_scored, jsonl, tables
 from critic.cli import run_program
-from critic.errors import UsageError, quoted
+from critic.errors import UsageError, notify, quoted
 from critic.stages import options
 from critic.stats.estimate import FEWEST_TO_DECIDE
 
@@ -192,10 +191,8 @@ def main(
         written = write_folds(loaded, folds, rows, out)
         jsonl.write_json(out / "splits.json", {**facts, "folds": written, "rule": f"sha1(group), dealt out to {folds}"})
         for number, fold in enumerate(written, 1):
-            tested, trained = fold["rows"]["internal"], fold["rows"]["train"]
-            print(
-                f"{out}/fold-{number}: train {trained} rows, internal {tested} rows; leaks taken out: {fold['leaks']}"
-            )
+            sizes = ", ".join(f"{name} {count} rows" for name, count in fold["rows"].items())
+            print(f"{out}/fold-{number}: {sizes}; leaks taken out: {fold['leaks']}")
         human_scored.say_left_out(loaded.left_out)
         return
     groups = choose_internal_groups(loaded.rows, per_task, internal)
@@ -209,9 +206,9 @@ def main(
     human_scored.say_left_out(loaded.left_out)
     if len(groups) < FEWEST_TO_DECIDE:
         way = f"label more questions, or give --internal {FEWEST_TO_DECIDE}"
-        print(f"warning: an internal test of {len(groups)} groups is too small to decide by: {way}", file=sys.stderr)
+        notify(f"warning: an internal test of {len(groups)} groups is too small to decide by: {way}")
     if one_class := human_scored.describe_one_class(loaded.responses):
-        print(f"{rows}: {one_class}", file=sys.stderr)
+        notify(f"{rows}: {one_class}")
 
 
 if __name__ == "__main__":

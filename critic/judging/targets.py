@@ -39,8 +39,7 @@ def source_ids(tokenizer: Any, messages: list[Message]) -> list[int]:
     """Return the token ids of a prompt, rendered by the chat template of a transformers tokenizer with its generation
     prompt."""
     text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-    ids: list[int] = tokenizer(text, add_special_tokens=False)["input_ids"]
-    return ids
+    return list(tokenizer(text, add_special_tokens=False)["input_ids"])
 
 
 class Encoded(Struct, frozen=True):
