@@ -18,8 +18,8 @@ from critic.records import GREEDY, Conversation, JudgeConfig, Judgment, Response
 class Recorder(ScriptedBackend):
     """Remembers the requests; `answer` may be a coroutine function, and `served` is what it says of its model."""
 
-    def __init__(self, answer: Callable[[Request], Any], served: dict[str, Any] | None = None, **options: Any) -> None:
-        super().__init__(answer, **options)
+    def __init__(self, answer: Callable[[Request], Any], served: dict[str, Any] | None = None) -> None:
+        super().__init__(answer)
         self.served = replace(self.served, **(served or {}))
         self.requests: list[Request] = []
 

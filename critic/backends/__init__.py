@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, Protocol, Self
 from msgspec import Meta, Struct, field
 from msgspec.structs import replace
 
+from critic.errors import Refused
 from critic.records import TOKEN_COUNTS
 
 ChatMessage = Mapping[str, Any]
@@ -161,6 +162,11 @@ class ModelInfo(Struct, frozen=True):
     def tie_band(self) -> float | None:
         """Return the score differences that are ties for a head that scores each answer to compare; None for others."""
         return self.about.get("tie_band")
+
+    def check(self, request: Request) -> None:
+        """Raise Refused if the model is a scoring head and text is requested from it."""
+        if self.is_classifier and not request.classify:
+            raise Refused("refused", NO_TEXT)
 
 
 class Backend(Protocol):

@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from msgspec import toml
+
 from critic import jsonl
 from critic.errors import UsageError, loads, located
 
@@ -19,13 +21,7 @@ WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.gguf")
 MOST_HEADER = 100_000_000
 """Longest header of a safetensors file, in bytes (the format's own limit)."""
 
-OTHERS = (
-    *("tokenizer", "tokenizer_mode", "tokenizer_revision", "revision", "code_revision", "dtype", "kv_cache_dtype"),
-    *("quantization", "quantization_config", "load_format", "config_format", "hf_config_path"),
-    *("hf_overrides", "model_impl", "runner", "convert", "pooler_config", "enable_lora", "lora_modules"),
-    *("language_model_only", "logits_processors", "generation_config", "override_generation_config"),
-    *("chat_template", "chat_template_content_format", "default_chat_template_kwargs", "trust_request_chat_template"),
-)
+OTHERS: list[str] = toml.decode(Path(__file__).with_suffix(".toml").read_bytes())["settings"]
 """vLLM settings that can change the verdicts of the same checkpoint folder."""
 
 SIGHT = ("vision", "visual", "image", "img", "video", "mm_vision", "vit_")

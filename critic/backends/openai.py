@@ -5,11 +5,11 @@ import base64
 import math
 import random
 import re
-import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache, cached_property, partial
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -21,17 +21,13 @@ from critic import backends
 from critic.backends import ChatMessage, ModelInfo, Reply, Request, Token, ends_open, refusals
 from critic.backends.address import parse, redact_url
 from critic.backends.answers import cut_answer, find_answer, rate_answer
-from critic.errors import Hopeless, Refused, Transient, UsageError, loads, mask, one_line
+from critic.errors import Hopeless, Refused, Transient, UsageError, loads, mask, notify, one_line
 from critic.images import image_part
 from critic.records import RATINGS
 
-TOO_LONG = (
-    "context length",
-    "context_length_exceeded",
-    "max_tokens must be at least 1",  # vLLM, of a prompt that fills its context exactly
-    "maximum model length",  # vLLM, of one that is too long with its images
-    "context size",  # llama.cpp
-)
+_FILE = msgspec.toml.decode(Path(__file__).with_suffix(".toml").read_bytes())
+
+TOO_LONG: list[str] = _FILE["too_long"]
 """Phrases in error messages of servers if the prompt does not fit the context window."""
 
 ODD = (LookupError, TypeError, ValueError, AttributeError, OverflowError)
@@ -40,10 +36,7 @@ ODD = (LookupError, TypeError, ValueError, AttributeError, OverflowError)
 THOUGHTS = ("reasoning_content", "reasoning")
 """Message fields that hold the reasoning, separate from the answer: DeepSeek's name and vLLM's."""
 
-RED = (
-    "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAACAAAAAgCAIAAAD8GO2jAAAAJ0lEQVR42u3NsQkAAAjAsP7/tF7hIASyp6lTCQQC"
-    "gUAgEAgEgi/BAjLD/C5w/SM9AAAAAElFTkSuQmCC"
-)
+RED: str = _FILE["red"]
 """A small image (32 x 32 red pixels) as a data URI."""
 
 Parser = Callable[[dict[str, Any], int], Reply]
@@ -99,7 +92,7 @@ class OpenAIBackend(backends.Backend):
             raise UsageError(f"--base-url must be {example}, got {mask(base_url)!r}")
         self._address, self._key = parse(base_url), api_key or ""
         self._headers = OURS | _build_credentials(self._address.user, api_key, self._address.azure)
-        self.root, self.attempts, self.timeout = self._address.root, attempts, timeout
+        self.attempts, self.timeout = attempts, timeout
         self.endpoint, self.max_concurrency, self.retries = redact_url(base_url).removesuffix("/v1"), connections, 0
         self.unsupported, self.offered = set[str](), dict[str, dict[str, Any]]()
         self._tokens: dict[str, int | None] = {}
@@ -117,8 +110,7 @@ class OpenAIBackend(backends.Backend):
     def _plain(self) -> httpx.Client:
         """HTTP client for the few synchronous requests, such as the list of models."""
         # Minutes may lie between two of them, in which a server closes a kept connection: each has its own.
-        limits = httpx.Limits(max_keepalive_connections=0)
-        return httpx.Client(base_url=self.root, headers=self._headers, timeout=30.0, limits=limits)
+        return httpx.Client(headers=self._headers, timeout=30.0, limits=httpx.Limits(max_keepalive_connections=0))
 
     @cached_property
     def _session(self) -> aiohttp.ClientSession:
@@ -276,8 +268,7 @@ class OpenAIBackend(backends.Backend):
         requests omit the field. Raises Refused if the server can never accept the request, Transient after the last try
         failed, or Hopeless if the account is empty or the key is wrong.
         """
-        if self.served.is_classifier and not request.classify:
-            raise Refused("refused", backends.NO_TEXT)
+        self.served.check(request)
         if request.classify:
             return await self._classify(request.messages)
         body = self._build_body(request)
@@ -302,9 +293,7 @@ class OpenAIBackend(backends.Backend):
                 continue
             # Only a reply shows that it was this field: some servers repeat the whole request in their error.
             for name in left_out.keys() - self.unsupported:
-                print(
-                    f"{self.endpoint} takes no {name}; {refusals.OPTIONAL[name][1]}: {left_out[name]}", file=sys.stderr
-                )
+                notify(f"{self.endpoint} takes no {name}; {refusals.OPTIONAL[name][1]}: {left_out[name]}")
             self.unsupported |= left_out.keys()
             self._is_known = True
             return reply

@@ -15,27 +15,19 @@ IMAGE_TOKENS = 100
 class ScriptedBackend(Backend):
     """A backend that replies with `answer(request)`, which may raise Refused or Transient.
 
-    `name`: name of the model. `sees`: whether it accepts images; None if unknown.
-    `context`: context window in characters, since each character counts as one token; None if unlimited.
+    `name`: name of the model, whose context is not limited.
     """
 
-    def __init__(
-        self,
-        answer: Callable[[Request], Reply],
-        *,
-        name: str = "scripted",
-        context: int | None = None,
-        sees: bool | None = None,
-    ) -> None:
-        self.answer, self._sees = answer, sees
+    def __init__(self, answer: Callable[[Request], Reply], name: str = "scripted") -> None:
+        self.answer = answer
         self.endpoint, self.max_concurrency, self.retries = name, CONNECTIONS, 0
-        self.served = ModelInfo(name, context, is_vllm=False)
+        self.served = ModelInfo(name, None, is_vllm=False)
 
     async def chat(self, request: Request) -> Reply:
         return self.answer(request)
 
     def sees(self) -> bool | None:
-        return self._sees
+        return None
 
     def count_tokens(self, messages: Sequence[ChatMessage]) -> int:
         """Return the number of characters of a prompt, plus IMAGE_TOKENS per image.

@@ -24,20 +24,9 @@ from typing import Any, Self
 
 from msgspec.structs import replace
 
-from critic.backends import (
-    FAVOUR,
-    NO_TEXT,
-    ChatMessage,
-    ModelInfo,
-    Reply,
-    Request,
-    Token,
-    count_images,
-    ends_open,
-    identity,
-)
+from critic.backends import FAVOUR, ChatMessage, ModelInfo, Reply, Request, Token, count_images, ends_open, identity
 from critic.backends.answers import cut_answer, find_answer, rate_answer
-from critic.errors import Refused, UsageError, install_extra, one_line
+from critic.errors import Refused, UsageError, install_extra, notify, one_line
 
 BF16 = {"amx_bf16", "avx512_bf16", "bf16"}
 """Flags in /proc/cpuinfo of processors (x86 and ARM) that can multiply in bf16."""
@@ -89,8 +78,7 @@ def build_options(model: str, facts: dict[str, Any], on_cpu: bool) -> list[str]:
 def _read_config(folder: Path) -> dict[str, Any]:
     """Return the configuration of a model in a folder, {} for a model of a hub."""
     file = folder / "config.json"
-    config: dict[str, Any] = json.loads(file.read_text("utf-8")) if file.is_file() else {}
-    return config
+    return dict(json.loads(file.read_text("utf-8"))) if file.is_file() else {}
 
 
 def require_layers_for_cpu(folder: Path) -> None:
@@ -231,8 +219,7 @@ class VllmBackend:
 
         Raises Refused if vLLM rejects the request, if the prompt fills the context, or if the model accepts no images.
         """
-        if self.served.is_classifier and not request.classify:
-            raise Refused("refused", NO_TEXT)
+        self.served.check(request)
         if not self._sees and count_images(request.messages):
             raise Refused("refused", f"{self.served.name} takes no images")
         prompt, context = await self._render(request), self.served.context
@@ -321,11 +308,11 @@ class VllmBackend:
 
     def _build_reply(self, output: Any, answer: int | None = None) -> Reply:
         """Convert vLLM's output to a Reply. `answer`: index of the answer's first token if the head reads them."""
+        seen, cached = len(output.prompt_token_ids), output.num_cached_tokens or 0
+        reply = Reply(text="", prompt_tokens=seen, cached_tokens=cached)
         if self.served.is_classifier:
-            seen, cached = len(output.prompt_token_ids), output.num_cached_tokens or 0
             logits = output.outputs.data.tolist()
-            shares = logits if answer is None else rate_answer(logits, answer)
-            return Reply(text="", prompt_tokens=seen, cached_tokens=cached, classes=shares)
+            return replace(reply, classes=logits if answer is None else rate_answer(logits, answer))
         (completion,) = output.outputs
         tokens = []
         if flat := completion.logprobs:
@@ -334,14 +321,13 @@ class VllmBackend:
                 shares = dict(zip(flat.token_ids[start:end], flat.logprobs[start:end], strict=True))
                 alternatives = [(self._text(token), share) for token, share in shares.items()]
                 tokens.append(Token(self._text(chosen), alternatives))
-        return Reply(
+        return replace(
+            reply,
             # Like vLLM's server: drop a last character that was generated only in part.
             text=self._tokenizer.decode(completion.token_ids, skip_special_tokens=True).rstrip("\ufffd"),
             truncated=completion.finish_reason == "length",
             finish=completion.finish_reason or "stop",
             tokens=tokens,
-            prompt_tokens=len(output.prompt_token_ids),
-            cached_tokens=output.num_cached_tokens or 0,
             completion_tokens=len(completion.token_ids),
         )
 
@@ -371,7 +357,7 @@ class VllmBackend:
     def _start(self) -> Any:
         """Start the engine and return it. Set the context length, the concurrency and the tokens of the ratings from
         it."""
-        print(f"loading {self.endpoint} into vLLM", file=sys.stderr, flush=True)
+        notify(f"loading {self.endpoint} into vLLM")
         parser = self._build_parser()
         from vllm.engine.arg_utils import EngineArgs  # noqa: PLC0415 - heavy, and not part of a plain installation
         from vllm.usage.usage_lib import UsageContext  # noqa: PLC0415
@@ -379,7 +365,7 @@ class VllmBackend:
 
         short = not self._on_cpu and self.rows is not None and self.rows < SHORT_RUN
         if short:
-            print(f"{self.rows} to go: --enforce-eager starts sooner (-- --no-enforce-eager compiles)", file=sys.stderr)
+            notify(f"{self.rows} to go: --enforce-eager starts sooner (-- --no-enforce-eager compiles)")
         words = [*self._plain, *["--enforce-eager"] * short, *self._extra]
         settings = Namespace(**identity.parse_options(parser, words))
         self._template_kwargs = settings.default_chat_template_kwargs

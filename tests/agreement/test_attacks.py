@@ -349,7 +349,7 @@ def rated(score: int) -> Reply:
 
 def judged(rows: Path, answer: Any, root: Path | None = None) -> Path:
     images = Images(root or rows.parent)
-    judge = ResponseJudge(ScriptedBackend(answer, sees=True), answer.__name__, "pointwise", "argmax", 64, images=images)
+    judge = ResponseJudge(ScriptedBackend(answer), answer.__name__, "pointwise", "argmax", 64, images=images)
     loaded = human_scored.load(rows, pictures=True)
     out = rows.with_name(f"{rows.stem}-judged-{answer.__name__}.jsonl")
     jsonl.write(out, [asyncio.run(judge.judge(response)) for response in loaded.responses])

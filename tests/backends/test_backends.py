@@ -170,7 +170,7 @@ def test_a_judge_is_known_by_its_own_name_and_a_wrong_key_or_list_is_said() -> N
     def choose(name: str | None, code: int, listed: Any) -> str:
         backend = OpenAIBackend("http://127.0.0.1:9/v1")
         answer = httpx.MockTransport(lambda request: httpx.Response(code, json=listed))
-        backend._plain = httpx.Client(transport=answer, base_url=backend.root)
+        backend._plain = httpx.Client(transport=answer)
         return backend.choose(name).name
 
     def chosen(name: str, code: int = 200, **of_all: Any) -> str:

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from judgments import Recorder, ResponseJudge
 
 from critic.backends import Reply, Request, Token
-from critic.backends.scripted import ScriptedBackend
 from critic.errors import Transient
 from critic.judging.forms import inquiry
 from critic.records import GREEDY, Judgment, PromptInputs, Response, SamplingParams
@@ -236,7 +235,7 @@ def test_a_cut_reply_is_counted_too(form: str, cached: tuple[int, ...], tokens: 
             attempts=0 if number in cached else 2 if whole else 1,
         )
 
-    backend = ScriptedBackend(answer, context=4000)
+    backend = Recorder(answer, {"context": 4000})
     wordy, other = response(0, response="word " * 1000), response(1, response="omega")
     judge = ResponseJudge(backend, "judge", form, "argmax", 64)
     line = asyncio.run(judge.judge(wordy, other if form == "pairwise" else None))
@@ -246,7 +245,7 @@ def test_a_cut_reply_is_counted_too(form: str, cached: tuple[int, ...], tokens: 
 
 def test_a_reply_that_is_complete_is_kept_whatever_room_was_left() -> None:
     whole = Reply(text=verdict(Rating=7, Reason="so"), prompt_tokens=3990, completion_tokens=10)
-    backend = Recorder(lambda request: whole, context=4000)
+    backend = Recorder(lambda request: whole, {"context": 4000})
     judgment = asyncio.run(ResponseJudge(backend, "judge", "pointwise", "argmax", 64).judge(response()))
     assert (judgment.score, judgment.prompt_tokens, judgment.shortened, len(backend.requests)) == (7, 3990, {}, 1)
 

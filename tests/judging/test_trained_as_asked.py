@@ -70,7 +70,7 @@ def test_judges_are_taught_as_asked(benchmark: str, flags: dict[str, Any], lang:
 
     talks, inside = name_images(benchmarks.read(benchmark, sample(benchmark)))
     images = Images(sample(benchmark).parent, uris=inside)
-    tie_band, backend = flags.get("compares"), ScriptedBackend(answer, sees=sees)
+    tie_band, backend = flags.get("compares"), ScriptedBackend(answer)
     backend.served = replace(backend.served, is_classifier=bool(tie_band), about={"tie_band": tie_band})
     setup = JudgeConfig(judge="j", score_kind="argmax", **{name: flags[name] for name in {*flags} - {"compares"}})
     judge = Judge(backend, setup, 64, images if sees else None)

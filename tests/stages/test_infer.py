@@ -230,7 +230,7 @@ def test_a_reply_that_the_context_cuts_is_no_reply() -> None:
             completion_tokens=tokens,
         )
 
-    turns = by_place(converse(talks(1), Recorder(answer, context=100), "own"))
+    turns = by_place(converse(talks(1), Recorder(answer, {"context": 100}), "own"))
     assert turns["own", 1].reply and turns["own", 2].failure == "context_length_exceeded"
     assert turns["own", 2].completion_tokens == 40, "what it cost is counted"
 
