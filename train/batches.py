@@ -1,15 +1,13 @@
 """Collate rows of token ids (rows.py) into batches of tensors, with the weight of each token in the loss."""
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 from operator import itemgetter
 from typing import Any, ClassVar
 
-import numpy as np
 import torch
 from msgspec import Struct
-from numpy.typing import NDArray
 from packing import LEAST, add_branches, build_prefix_tree, build_sequence, locate_tokens
 from torch.nn import functional
 from torch.nn.utils.rnn import pad_sequence
@@ -31,7 +29,8 @@ OF_ANSWER = "answer: "
 class Weights(Struct, frozen=True):
     """Weights of the learned tokens in the loss.
 
-    - `by_rating[k]`: weight of a token in rows with rating k (0: no rating), multiplied by the row's own weight.
+    - `by_rating[k]`: weight of a token in rows with rating k (0: no rating, as in prompts to judge), multiplied by the
+      row's own weight.
     - `value`: additional factor for tokens that spell the value of the verdict.
     - `margin`, `least`: the scores of a pair should differ by `margin` times the part of people's preference above
       `least`.
@@ -39,8 +38,8 @@ class Weights(Struct, frozen=True):
     The weights average 1 over all learned tokens, so the loss is still a mean per token.
     """
 
-    value: float
-    by_rating: list[float]
+    value: float = 1.0
+    by_rating: Sequence[float] = (1.0,)
     margin: float = 0.0
     least: float = 1.0
 
@@ -79,10 +78,6 @@ class Collation:
         `places[i]` are the indices of row i's tokens among all tokens of the batch.
         """
         return {}
-
-
-HeadScores = Callable[[Collation, list[Row]], NDArray[np.float64]]
-"""Function that returns a scoring head's scores [rows × …] of rows collated in the given way."""
 
 
 class PromptCollation(Collation):
@@ -158,7 +153,7 @@ class Batches:
     def __init__(
         self,
         pad: int,
-        weighing: Weights,
+        weighing: Weights = Weights(),
         collation: Collation = Collation(),
         *,
         packing: bool | None = None,

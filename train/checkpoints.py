@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -83,29 +84,24 @@ def list_changes(earlier: dict[str, Any], facts: dict[str, Any]) -> list[str]:
     return [name for name in changed if name != "recipe ()"]
 
 
-def find_newest(out: Path, facts: dict[str, Any], warn: Any) -> Path | None:
-    """Return the newest complete checkpoint in `out`, or None. Call `warn(text)` for every incomplete one.
+def read_newest(out: Path, warn: Callable[[str], object] = lambda text: None) -> tuple[Path | None, dict[str, Any]]:
+    """Return the newest complete checkpoint in `out` and the facts of its run, or (None, {}) if there is none.
 
-    Raise UsageError if that checkpoint belongs to a run with other `facts`.
+    Call `warn(text)` for every incomplete one that is newer.
     """
     for folder in _list_folders(out):
-        if reason := find_fault(folder):
-            warn(f"{folder} is passed over: {reason}")
-            continue
-        if differing := list_changes(json.loads((folder / MANIFEST).read_text("utf-8"))["facts"], facts):
-            raise UsageError(f"{folder} belongs to a run with another {' and '.join(differing)}; choose another --out")
-        return folder
-    return None
+        if (reason := find_fault(folder)) is None:
+            return folder, json.loads((folder / MANIFEST).read_text("utf-8"))["facts"]
+        warn(f"{folder} is passed over: {reason}")
+    return None, {}
 
 
-def read_note(out: Path, name: str) -> Any:
-    """Return the fact `name` of the newest complete checkpoint in `out`, or None if there is no checkpoint or no such
-    fact.
-    """
-    for folder in _list_folders(out):
-        if find_fault(folder) is None:
-            return json.loads((folder / MANIFEST).read_text("utf-8"))["facts"].get(name)
-    return None
+def find_newest(out: Path, facts: dict[str, Any], warn: Callable[[str], object]) -> Path | None:
+    """Return the checkpoint that `read_newest` finds. Raise UsageError if it belongs to a run with other `facts`."""
+    folder, earlier = read_newest(out, warn)
+    if folder is not None and (differing := list_changes(earlier, facts)):
+        raise UsageError(f"{folder} belongs to a run with another {' and '.join(differing)}; choose another --out")
+    return folder
 
 
 def discard(out: Path, keep: int) -> None:

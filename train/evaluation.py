@@ -10,17 +10,7 @@ import numpy as np
 import torch
 from accelerate import PartialState
 from accelerate.utils import gather_object, send_to_device
-from batches import (
-    Batches,
-    Collation,
-    PromptCollation,
-    Row,
-    Tensors,
-    Weights,
-    average_answer,
-    build_prompt_row,
-    score_ratings,
-)
+from batches import Batches, Collation, PromptCollation, Row, Tensors, average_answer, build_prompt_row, score_ratings
 from msgspec import Struct
 from numpy.typing import NDArray
 from objective import Objective, log_distribution
@@ -39,7 +29,7 @@ from critic.stats.estimate import FEWEST_TO_DECIDE, Bootstrap
 from eval_agreement import METRICS, measured
 from eval_agreement.metrics import resampled
 
-_NO_WEIGHTS, _PROMPTS = Weights(1.0, [1.0]), PromptCollation()
+_PROMPTS = PromptCollation()
 
 
 class HeldOut(Struct, frozen=True):
@@ -87,9 +77,8 @@ def read_held_out(path: Path, objective: Objective, tokenizer: Any) -> HeldOut:
         else:
             assert response.human is not None
             takes = [tokenizer.image_tokens(name) for name in rendered.images]
-            ids, without = (
-                source_ids(tokenizer, shown) for shown in (rendered.messages, cut_answer(rendered.messages))
-            )
+            ids = source_ids(tokenizer, rendered.messages)
+            without = source_ids(tokenizer, cut_answer(rendered.messages))
             row = build_prompt_row(ids + behind, rendered.images, takes, find_answer(ids, without))
             row["criteria"] = {name: question.criteria_weights.get(name, 1.0) for name in question.criteria}
             usable.append((row, response.human.score, question.group))
@@ -182,7 +171,7 @@ def _compute_by_batch(
     """
     seeing = tokenizer if isinstance(tokenizer, SeeingTokenizer) else None
     packing = attention.install(model) and not attention.list_obstacles(model, tokenizer)
-    collate = Batches(tokenizer.pad_token_id, _NO_WEIGHTS, collation, packing=packing, seeing=seeing, several=True)
+    collate = Batches(tokenizer.pad_token_id, collation=collation, packing=packing, seeing=seeing, several=True)
     apart = number_images(rows, collate.image_token)
     alike = sorted(range(len(rows)), key=lambda row: apart[row])
     vectors: list[tuple[int, NDArray[np.float64]]] = []

@@ -181,8 +181,7 @@ def render_card(facts: dict[str, Any], is_head: bool = False) -> str:
 def size_of(parameter: torch.Tensor) -> int:
     """Return the number of elements in a parameter, even if it is sharded (ZeRO-3) or quantized to 4 bits."""
     packed = getattr(parameter, "quant_state", None)
-    size: int = packed.shape.numel() if packed is not None else getattr(parameter, "ds_numel", parameter.numel())
-    return size
+    return int(packed.shape.numel() if packed is not None else getattr(parameter, "ds_numel", parameter.numel()))
 
 
 def count_parameters(model: Any) -> tuple[int, int]:

@@ -108,8 +108,7 @@ def compute_features(model: Any, rows: datasets.Dataset, tokenizer: Any, folder:
         if is_first():
             # A part that was written by half must not be taken for one; savez goes back in what it writes.
             np.savez(packed := io.BytesIO(), keys=names, states=states)
-            with jsonl.replace_file(folder / f"{names[0]}.npz") as output:
-                output.write(packed.getbuffer())
+            jsonl.write_bytes(folder / f"{names[0]}.npz", packed.getvalue())
             done = start + len(part)
             rate = done / (time.monotonic() - begun)
             known_rows, seconds = len(rows) - len(left) + done, (len(left) - done) / rate

@@ -6,7 +6,6 @@ import resource
 import shutil
 import time
 from collections.abc import Iterator
-from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -431,8 +430,8 @@ class JudgeTrainer(transformers.Trainer, transformers.TrainerCallback):  # type:
         """
         if "foreign" not in self.watched:
             with self._use_average():
-                score = partial(evaluation.compute_head_scores, export.unwrap(self.model), self.tokenizer)
-                self.notes |= self.trained_for.notes(score, self.train_dataset)
+                model = export.unwrap(self.model)
+                self.notes |= self.trained_for.notes(model, self.tokenizer, self.train_dataset)
                 export.save(self, self.out)
         elif self.args.should_save:
             best, note = self.out / "best", "critic.json"
@@ -440,6 +439,4 @@ class JudgeTrainer(transformers.Trainer, transformers.TrainerCallback):  # type:
             # Copied last, because it marks the folder as complete.
             shutil.copy(best / note, self.out / note)
             step, steps = json.loads((best / note).read_text("utf-8"))["steps"], self.state.global_step
-            print(
-                f"kept: step {step} of {steps}, 0 is the base; the best of those not worse on foreign rows", flush=True
-            )
+            cpu.say(f"kept: step {step} of {steps}, 0 is the base; the best of those not worse on foreign rows")

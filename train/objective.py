@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow.compute
 import torch
 import transformers
-from batches import Collation, HeadScores, PromptCollation, Row, Tensors, Weights
+from batches import Collation, PromptCollation, Row, Tensors, Weights
 from msgspec import Struct
 from recipe_keys import RankSpec, Recipe, used_forms
 from torch.nn import functional
@@ -321,11 +321,8 @@ class Objective(Collation):
         """
         raise NotImplementedError
 
-    def notes(self, score: HeadScores, rows: datasets.Dataset) -> dict[str, Any]:
-        """Return additional contents of critic.json for the finished judge.
-
-        `score` computes the scores of its head for some of the training `rows`.
-        """
+    def notes(self, model: Any, tokenizer: Any, rows: datasets.Dataset) -> dict[str, Any]:
+        """Return additional contents of critic.json for the finished judge: `model`, trained on `rows`."""
         return {}
 
 

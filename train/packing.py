@@ -178,15 +178,11 @@ class Tree:
         key = (window, like.device, like.dtype)
         if key not in self._kept:
             self.to(like.device)
-            visible = [self._find_visible(anchor, together, window) for anchor, together in self.calls]
-            least = torch.finfo(like.dtype).min
-            self._kept[key] = [
-                torch.zeros_like(mask, dtype=like.dtype).masked_fill(~mask, least)[None, None] for mask in visible
-            ]
+            self._kept[key] = [self._build_mask(*call, window, like.dtype) for call in self.calls]
         masks: list[torch.Tensor] = self._kept[key]
         return masks
 
-    def _find_visible(self, anchor: int, together: range, window: int | None) -> torch.Tensor:
+    def _build_mask(self, anchor: int, together: range, window: int | None, dtype: torch.dtype) -> torch.Tensor:
         before = self.depths[anchor] if anchor >= 0 else 0
         first, stop = sum(self.lengths[: together.start]), sum(self.lengths[: together.stop])
         positions, until = self.spans[:, first:stop]
@@ -194,7 +190,8 @@ class Tree:
         visible = torch.ones(len(tokens), before + len(tokens), dtype=torch.bool, device=until.device).tril(before)
         visible[:, before:] &= tokens[:, None] < until
         back = positions[:, None] - torch.cat([torch.arange(before, device=tokens.device), positions])
-        return visible & (back < (window or before + len(tokens)))
+        visible &= back < (window or before + len(tokens))
+        return torch.zeros_like(visible, dtype=dtype).masked_fill(~visible, torch.finfo(dtype).min)[None, None]
 
     def block_mask(self, window: int | None, device: torch.device) -> BlockMask:
         """Return the FlexAttention block mask, cached for all layers. `window` is as in `masks`.

@@ -355,10 +355,8 @@ def _label_changed(recipe: Recipe, loaded: Loaded) -> list[Labelled]:
     originals = {response.id: response for response in loaded.responses}
     changed, unused = dict[str, Response](), Counter[str]()
     for row, response in zip(altered.rows, altered.responses, strict=True):
-        original, kind = row.id.rpartition("#")[0], next(iter(points.keys() & {*row.flags}), None)
-        if original not in originals or not (
-            kind or _hash_content(response, False) == _hash_content(originals[original], False)
-        ):
+        original, kind = originals.get(row.id.rpartition("#")[0]), next(iter(points.keys() & {*row.flags}), None)
+        if original is None or not (kind or _hash_content(response, False) == _hash_content(original, False)):
             problem = f"counterfactuals: {arms.file}: {row.id} is of no answer of --train, or of another by that id"
             raise UsageError(f"{problem}; make it of the training rows: critic attack TRAIN --images --out FILE")
         less = points[kind] if kind else None
@@ -462,18 +460,7 @@ def _join_counts(counts: Counter[str]) -> str:
     return ", ".join(f"{count} {reason}" for reason, count in counts.most_common())
 
 
-_TEXT, _COUNT = datasets.Value("string"), datasets.Value("int32")
-_FEATURES = datasets.Features(
-    {
-        **dict.fromkeys(("id", "group", "form", "scorer", "failure"), _TEXT),
-        **dict.fromkeys(("source", "answer", "length"), _COUNT),
-        **dict.fromkeys(("input_ids", "other_ids", "value", "image_tokens"), datasets.List(_COUNT)),
-        **dict.fromkeys(("images", "shortened"), datasets.List(_TEXT)),
-        "rating": datasets.Value("int8"),
-        "people": datasets.List(datasets.Value("float32")),
-        "weight": datasets.Value("float32"),
-    }
-)
+_FEATURES = datasets.Features.from_dict(msgspec.toml.decode(Path(__file__).with_suffix(".toml").read_bytes()))
 
 
 def _encode_examples(sources: list[Labelled]) -> list[bytes]:

@@ -7,7 +7,6 @@ complete checkpoint. The result is a Hugging Face folder that vLLM can serve. (A
 import json
 import logging
 import os
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from itertools import filterfalse
@@ -37,7 +36,7 @@ from tiny import random_model
 from vision import TOWERS
 
 from critic import jsonl, tables
-from critic.errors import UsageError, hash_value
+from critic.errors import UsageError, hash_value, notify
 from critic.images import Images
 
 
@@ -249,7 +248,7 @@ def take_turns(first: bool) -> Iterator[None]:
             torch.distributed.barrier()
         except RuntimeError as error:
             why = str(error).splitlines()[0]
-            print(f"process {os.environ['RANK']} ends: the first is not heard of any more ({why})", file=sys.stderr)
+            notify(f"process {os.environ['RANK']} ends: the first is not heard of any more ({why})")
             raise SystemExit(2) from None
     yield
     if first:
@@ -276,20 +275,23 @@ class TrainingRun(msgspec.Struct, frozen=True):
 
 def main(run: TrainingRun) -> None:
     """Fine-tune a judge on human-scored rows, in one of the launcher's processes."""
-    begun = checkpoints.read_note(run.out, "recipe")
-    run = msgspec.structs.replace(run, recipe=preflight.pin_revision(run.recipe, begun))
+    _, earlier = checkpoints.read_newest(run.out)
+    run = msgspec.structs.replace(run, recipe=preflight.pin_revision(run.recipe, earlier.get("recipe")))
     facts = describe(run.recipe, run.train, run.internal)
     with jsonl.lock_folder(run.out) if cpu.is_first() else nullcontext():
         if is_finished(run.out, facts):
             print(f"{run.out} holds this judge already")
         else:
-            _train(run, facts)
+            _train(run, facts, earlier)
 
 
-def _train(run: TrainingRun, facts: dict[str, Any]) -> None:
-    """Train the judge that `facts` describe. Resume from the newest complete checkpoint if there is one."""
+def _train(run: TrainingRun, facts: dict[str, Any], earlier: dict[str, Any]) -> None:
+    """Train the judge that `facts` describe. Resume from the newest complete checkpoint if there is one.
+
+    `earlier` are the facts of that checkpoint, or {}.
+    """
     out, first, cache = run.out, cpu.is_first(), run.cache or Path(HF_HOME) / "critic"
-    recipe, machine = _prepare_device(run.recipe, out, run.threads)
+    recipe, machine = _prepare_device(run.recipe, earlier, run.threads)
     with trainer_args.report_bad_values():
         transformers.set_seed(recipe.training.get("seed", 42))
     processes = int(os.environ.get("WORLD_SIZE", "1"))
@@ -300,7 +302,7 @@ def _train(run: TrainingRun, facts: dict[str, Any]) -> None:
     preflight.require_alike(settings.device)
     images = Images(run.data_root, resize_to=recipe.max_image_pixels, frames=recipe.frames) if sees(recipe) else None
     with take_turns(first):
-        if resumed is not None and (before := checkpoints.read_note(out, "processes")) != processes:
+        if resumed is not None and (before := earlier.get("processes")) != processes:
             raise UsageError(
                 f"{resumed} was made by {before} processes, this run has {processes}; "
                 f"start {before} again, or choose another --out"
@@ -362,14 +364,14 @@ def _read_watched(run: TrainingRun, objective: Objective, tokenizer: Any) -> dic
 
 def _warn(text: str) -> None:
     """Print a warning to stderr."""
-    print(f"warning: {text}", file=sys.stderr, flush=True)
+    notify(f"warning: {text}")
 
 
-def _prepare_device(recipe: Recipe, out: Path, threads: int | None) -> tuple[Recipe, dict[str, Any]]:
+def _prepare_device(recipe: Recipe, earlier: dict[str, Any], threads: int | None) -> tuple[Recipe, dict[str, Any]]:
     """Return the recipe with its precision decided, and facts about the machine (precision, threads).
 
-    `threads` is the number of CPU threads, or None to choose it. A resumed run keeps both, so that it computes the
-    same.
+    `threads` is the number of CPU threads, or None to choose it. A resumed run keeps both, from the facts of its
+    `earlier` part, so that it computes the same.
     """
     transformers.utils.logging.disable_progress_bar()
     # It would print a dozen lines about memory.
@@ -380,7 +382,7 @@ def _prepare_device(recipe: Recipe, out: Path, threads: int | None) -> tuple[Rec
     if recipe.precision is not None:
         precision, why = recipe.precision, "as the recipe says"
         if precision == "auto":
-            before = checkpoints.read_note(out, "precision")
+            before = earlier.get("precision")
             precision, why = (before, "as before") if before else cpu.choose_precision()
         chosen = precision == "bf16"
         recipe = msgspec.structs.replace(
@@ -395,7 +397,7 @@ def _prepare_device(recipe: Recipe, out: Path, threads: int | None) -> tuple[Rec
     cpu.say(cpu.describe_device(bf16))
     if not torch.cuda.is_available():
         cpu.keep_memory()
-        machine["threads"] = threads or checkpoints.read_note(out, "threads") or cpu.choose_threads()
+        machine["threads"] = threads or earlier.get("threads") or cpu.choose_threads()
         # The launcher sets OMP_NUM_THREADS=1 for any number of processes.
         os.environ["OMP_NUM_THREADS"] = str(machine["threads"])
         torch.set_num_threads(machine["threads"])

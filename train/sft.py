@@ -12,7 +12,6 @@ import contextlib
 import io
 import os
 import signal
-import sys
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
@@ -23,7 +22,7 @@ import typer
 
 from critic import human_scored, jsonl, tables
 from critic.cli import INTERRUPTED, run_program
-from critic.errors import UsageError, install_extra, one_line
+from critic.errors import UsageError, install_extra, notify, one_line
 from critic.stages import options as shared
 from critic.stages.demo import free_port
 
@@ -112,7 +111,7 @@ def launch(options: list[str], program: list[str], check: Callable[[int], object
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else 1
         if code not in (0, 1, 2, INTERRUPTED):
-            print(f"training ended with code {code}; run the same command again to go on", file=sys.stderr)
+            notify(f"training ended with code {code}; run the same command again to go on")
         return code
     except (AssertionError, ValueError, RuntimeError, NotImplementedError) as error:
         raise UsageError(f"DeepSpeed's launcher: {one_line(error)}") from None
@@ -223,5 +222,5 @@ if __name__ == "__main__":
     try:
         run_program(main)
     except ImportError as error:
-        print(f"error: train/sft.py: {error}; {install_extra('train')}", file=sys.stderr)
+        notify(f"error: train/sft.py: {error}; {install_extra('train')}")
         raise SystemExit(2) from None

@@ -3,6 +3,8 @@
 It replaces a 6B base if no weights are available. All other code is the same.
 """
 
+import json
+import tomllib
 from collections.abc import Iterable, Iterator
 from itertools import groupby
 from pathlib import Path
@@ -11,7 +13,7 @@ from typing import Any
 import torch
 import transformers
 from recipe_keys import TinySpec, TransformerSpec, VisionSpec
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import AddedToken, Tokenizer, pre_tokenizers, trainers
 from transformers.integrations import deepspeed as integration
 from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3ImageProcessorPil
 
@@ -22,11 +24,8 @@ IMAGE_TOKENS = ["<image>", "<fake_token_around_image>", "<global-img>", "<end_of
 
 SPECIAL_TOKENS = ["<|pad|>", "<|end|>", "<|system|>", "<|user|>", "<|assistant|>"]
 
-PIECES = r'\{"Rating":|,"Reason":"|"\}|> |\n|\p{Han}| ?[A-Za-z]+|[0-9]|[^\p{Han}A-Za-z0-9\s]|\s+'
-"""Pieces whose borders no token crosses: words, single digits, Chinese characters, and the fixed parts of a verdict. So
-a word or number has the same tokens wherever it occurs, and occurrences can be compared.
-"""
-
+UNTRAINED: dict[str, Any] = tomllib.loads(Path(__file__).with_name("tiny.toml").read_text("utf-8"))
+"""The tokenizer before its training."""
 
 LONGEST_TOKEN = 240
 """Most characters of a token. Constrained decoding keeps tokens in a tree about 1,000 bytes deep."""
@@ -54,7 +53,7 @@ def train_tokenizer(
     """Train a tokenizer of `vocab_size` tokens on (prompt, verdict) pairs. `vision` is None for a model without images.
 
     The fixed wording of prompts becomes a few long tokens, so that the rubric costs next to nothing. Everything else is
-    byte-level BPE within PIECES.
+    byte-level BPE within the pieces of tiny.toml.
     """
     fixed: dict[str, None] = {}
     free: list[str] = []
@@ -67,14 +66,7 @@ def train_tokenizer(
                 fixed[text] = None
         free.append(verdict)
     special = [*SPECIAL_TOKENS, *(IMAGE_TOKENS if vision is not None else [])]
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split(Regex(PIECES), "isolated"),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-        ]
-    )
-    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer = Tokenizer.from_str(json.dumps(UNTRAINED))
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size,
         special_tokens=special,

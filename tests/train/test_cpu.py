@@ -108,7 +108,7 @@ def test_a_run_that_goes_on_stays_with_what_it_began_with(
     monkeypatch.setattr(cpu, "choose_precision", lambda: ("fp32", "today it is slow"))
     monkeypatch.setattr(cpu, "describe_device", lambda bf16: f"a CPU in {'bf16' if bf16 else 'fp32'}")
     recipe = read_recipe(write_recipe(tmp_path, precision="auto"))
-    decided, on = training_run._prepare_device(recipe, tmp_path, None)
+    decided, on = training_run._prepare_device(recipe, {}, None)
     assert on == {"precision": "fp32", "threads": 1} and decided.training["bf16"] is False
     assert capsys.readouterr().out.splitlines() == [
         "fp32: today it is slow",
@@ -118,10 +118,11 @@ def test_a_run_that_goes_on_stays_with_what_it_began_with(
     folder = tmp_path / "checkpoint-5"
     folder.mkdir()
     checkpoints.seal(folder, {"precision": "bf16", "threads": 2})
-    decided, on = training_run._prepare_device(recipe, tmp_path, None)
+    _, earlier = checkpoints.read_newest(tmp_path)
+    decided, on = training_run._prepare_device(recipe, earlier, None)
     assert on == {"precision": "bf16", "threads": 2}
     assert decided.precision == "bf16" and decided.training["bf16"] and decided.deepspeed["bf16"] == {"enabled": True}
-    assert training_run._prepare_device(recipe, tmp_path, 3)[1]["threads"] == 3
+    assert training_run._prepare_device(recipe, earlier, 3)[1]["threads"] == 3
     torch.set_num_threads(1)
 
 

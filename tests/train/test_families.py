@@ -62,13 +62,9 @@ def judge_again(file: Path, rows: Path, judge: Path) -> Any:
     data, tokenizer = rows_module.prepare(recipe, rows, judge.parent / "cache", 1, images)
     model = export.read_base(str(judge), objective.head_config(), recipe.images, dtype=torch.float32).eval()
     if recipe.evaluation is None:
-
-        def score(*given: Any) -> Any:
-            return evaluation.compute_head_scores(model, tokenizer, *given)
-
         notes = json.loads((judge / "critic.json").read_text("utf-8"))
-        assert objective.notes(score, data.rows)["tie_band"] == pytest.approx(notes["tie_band"], abs=1e-5)
-        scores = score(objective, [*data.rows])[:, :, 0]
+        assert objective.notes(model, tokenizer, data.rows)["tie_band"] == pytest.approx(notes["tie_band"], abs=1e-5)
+        scores = evaluation.compute_head_scores(model, tokenizer, objective, [*data.rows])[:, :, 0]
         better = 1 / (1 + np.exp(scores[:, 1] - scores[:, 0]))
         return np.stack([1 - better, better], axis=1)
     tokens = objective.read_tokens(tokenizer)

@@ -5,8 +5,9 @@ from typing import Any, ClassVar
 import datasets
 import numpy as np
 import torch
-from batches import HeadScores, Row, Tensors, Weights
+from batches import Row, Tensors, Weights
 from cpu import say
+from evaluation import compute_head_scores
 from msgspec.structs import replace
 from numpy.typing import NDArray
 from objective import ScoringHead, compute_preference_error
@@ -86,12 +87,12 @@ class Pairwise(ScoringHead):
         errors = compute_preference_error(first - second, batch["people"], batch["margins"])
         return (errors * batch["row_weights"]).sum(), len(batch["ends"])
 
-    def notes(self, score: HeadScores, rows: datasets.Dataset) -> dict[str, Any]:
+    def notes(self, model: Any, tokenizer: Any, rows: datasets.Dataset) -> dict[str, Any]:
         """Return the `tie_band`, fitted to the head's scores of some training pairs (`fit_band`)."""
         # Rows may stand in the order of their questions, so pairs are taken evenly from all of them.
         drawn = rows.select(np.linspace(0, len(rows) - 1, min(len(rows), BAND_PAIRS)).astype(int).tolist())
         # As precise as the head computes them.
-        first, second = score(self, [*drawn])[:, :, 0].astype(np.float32).T
+        first, second = compute_head_scores(model, tokenizer, self, [*drawn])[:, :, 0].astype(np.float32).T
         band = fit_band((first - second).astype(np.float64), np.array(drawn["people"])[:, 0])
         say(f"ties: scores at most {band:.3f} apart, fitted on {len(drawn)} pairs")
         return {"tie_band": band}
