@@ -98,8 +98,10 @@ class ShardedEma:
         free, total = torch.cuda.mem_get_info()
         fits = size + total // 20 <= free
         if fits:
-            device = find_masters(self._optimizer)[0].device
-            self.shadow = [part.to(device) for part in self.shadow]
+            self.shadow = [
+                part.to(weights.device)
+                for part, weights in zip(self.shadow, find_masters(self._optimizer), strict=True)
+            ]
         location = "on the GPU" if fits else "in the host's memory"
         return f"averaged weights are kept {location}: {size / 2**30:.1f} GiB, {free / 2**30:.1f} GiB free on the GPU"
 
