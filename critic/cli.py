@@ -1,4 +1,4 @@
-"""The command `critic STAGE …`: each stage is a module with a command, imported only on request."""
+"""The command line `critic STAGE …`. A stage, such as `judge`, is a module with a command, imported when it is run."""
 
 import inspect
 import re
@@ -21,14 +21,14 @@ from typer.main import get_command
 from critic.errors import UsageError, did_you_mean, install_extra, mask, notify
 
 Code = TypeVar("Code", bound=int | None)
-"""What a command returns: its exit code, or None for 0."""
+"""The type of a command's return value: the exit code, or None for 0."""
 
 INTERRUPTED = 130
-"""Exit code with which Typer ends a command after Ctrl-C."""
+"""Exit code of a command that Typer ends after Ctrl-C."""
 
 
 class _Words(Struct, forbid_unknown_fields=True):
-    """The content of `cli.toml`, which explains it."""
+    """The content of `cli.toml`, whose comments explain the fields."""
 
     first: str
     shorter: list[tuple[str, str]]
@@ -39,35 +39,35 @@ class _Words(Struct, forbid_unknown_fields=True):
 _WORDS = toml.decode(Path(__file__).with_suffix(".toml").read_bytes(), type=_Words)
 
 STAGES = _WORDS.stages
-"""Stage name -> (module or program, one-line help). The stage's command is the function `main` there."""
+"""Stage name -> (module or program, one-line help). The stage's command is the function `main` of the module."""
 
 _INSTALLED, _CLONE = Path(__file__).with_name("programs"), Path(__file__).parents[1]
-"""Folders in which the programs of train/ and serve/ are: inside the package if it was installed from a wheel
-(pyproject.toml), else in the root of the clone."""
+"""Folders that may contain the programs of train/ and serve/: one inside the package, if it was installed from a wheel
+(pyproject.toml), else the root of the clone."""
 
 _FULL = "No space left on device"
-"""Message of a full disk in errors other than OSError, such as those of safetensors."""
+"""Text in errors other than OSError (such as those of safetensors) that means a full disk."""
 
 _LOOP = "Symlink loop from"
-"""Message of Path.resolve for symbolic links that form a loop."""
+"""Text in the error of Path.resolve if symbolic links form a loop."""
 
 RARELY_NEEDED = "Rarely needed"
 """Title of the group of options that --help shows last."""
 
 _EXAMPLE = re.compile(r"^ *((?:critic|python|deepspeed) .*(?:\\\n.*)*)", re.MULTILINE)
-"""A command in the docstring of a stage's module."""
+"""Matches an example command in the docstring of a stage's module."""
 
 _PARAMETER = re.compile(r"^- (\w+): (.*(?:\n  .*)*)", re.MULTILINE)
-"""The help of a parameter or option in the docstring of a command or a Struct."""
+"""Matches the help of a parameter or option ("- NAME: text") in the docstring of a command or a Struct."""
 
 _new_app = partial(typer.Typer, rich_markup_mode=None, pretty_exceptions_enable=False)
 
 
 def _load(stage: str) -> Callable[..., int | None]:
-    """Import a stage and return its command.
+    """Import the module of a stage and return its command.
 
-    For a program (a .py file in train/ or serve/) its folder is put first on sys.path, as if Python had been started
-    with it.
+    If the stage is a program (a .py file in train/ or serve/), the program's folder is put first on sys.path, as when
+    Python runs the program.
     """
     module = STAGES[stage][0]
     if module.endswith(".py"):
@@ -79,9 +79,9 @@ def _load(stage: str) -> Callable[..., int | None]:
 
 
 class _Command(TyperCommand):
-    """A command whose --help groups the options, and ends with the examples from its module's docstring.
+    """A command whose --help groups the options and ends with the example commands in its module's docstring.
 
-    Lines "- NAME: text" at the end of the function's docstring, after a form feed, are the help of its parameters.
+    Items "- NAME: text" after a form feed in the docstring of the command's function are the help of its parameters.
     """
 
     def __init__(self, *words: Any, **given: Any) -> None:
@@ -99,7 +99,7 @@ class _Command(TyperCommand):
                 for words, short in _WORDS.shorter:
                     names, text = re.sub(words, short, names), re.sub(words, short, text)
                 groups.setdefault(getattr(parameter, "rich_help_panel", None) or usual, []).append((names, text))
-        # Rare options stand in several places of the signature; a reader meets them last.
+        # Rarely needed options come last, wherever they are in the signature.
         for title, records in sorted(groups.items(), key=lambda group: group[0] == RARELY_NEEDED):
             with formatter.section(title):
                 formatter.write_dl(records, col_max=24)
@@ -122,7 +122,7 @@ def _build_app(name: str, function: Callable[..., int | None]) -> typer.Typer:
 
 
 class _OnDemand(TyperGroup):
-    """The group of all stages as commands. A stage's module is imported only when the stage is run."""
+    """The group of commands, one per stage. A stage's module is imported only when the stage is run."""
 
     completes = False
     """True during shell completion of stage names; no stage is imported then."""
@@ -148,8 +148,11 @@ class _OnDemand(TyperGroup):
 
 
 def _read_options(struct: type[Struct]) -> dict[str, inspect.Parameter]:
-    """Return the fields of a Struct as parameters of a command. Items "- NAME: text" of its docstring are the help of
-    their options, which are plain ones unless the fields are annotated with others."""
+    """Return the fields of a Struct as parameters of a command, by name.
+
+    The item "- NAME: text" in the Struct's docstring is the help of the field NAME. A field becomes a plain option,
+    unless it is annotated with another one.
+    """
     fields = dict(inspect.signature(struct).parameters)
     for name, text in _PARAMETER.findall(inspect.getdoc(struct) or ""):
         kind: Any = fields[name].annotation
@@ -160,10 +163,11 @@ def _read_options(struct: type[Struct]) -> dict[str, inspect.Parameter]:
 
 
 def takes_options(command: Callable[..., Code], names: Collection[str] | None = None) -> Callable[..., Code]:
-    """Turn parameters of a command that are Structs of options, such as Endpoint, into one option per field.
+    """Turn the parameters of a command that are Structs of options, such as Endpoint, into one option per field.
 
-    A field that several Structs have becomes one option, which sets it in all of them. `names` are the fields to offer;
-    None offers all. Fields that are not offered keep their defaults.
+    If several Structs have a field of the same name, one option sets the field in all of them.
+
+    `names`: names of the fields to offer as options; None offers all. Other fields keep their defaults.
     """
     own = inspect.signature(command, eval_str=True)
     structs, every = dict[str, type[Struct]](), dict[str, inspect.Parameter]()
@@ -187,12 +191,15 @@ def takes_options(command: Callable[..., Code], names: Collection[str] | None = 
 
 
 def _find_extra(words: list[str]) -> str:
-    """Return the pip extra that the stage words[0] needs ("train" or "serve"), or "" if it needs none."""
+    """Return the pip extra ("train" or "serve") that a command line needs, or "" if it needs none.
+
+    `words`: the arguments after `critic`; the first is the stage.
+    """
     return STAGES[words[0]][0].rpartition("/")[0] if words and words[0] in STAGES else ""
 
 
 def _translate_names(words: list[str]) -> list[str]:
-    """Return the command line with renamed commands and options replaced by their current names.
+    """Return the arguments of a command line with old names of commands and options replaced by the current ones.
 
     >>> _translate_names(["people", "--sight=all", "card"])
     ['import-grades', '--turn-context=all', 'card']
@@ -200,17 +207,17 @@ def _translate_names(words: list[str]) -> list[str]:
     today = list[str]()
     for number, word in enumerate(words):
         name, equals, value = word.partition("=")
-        # A command comes first; elsewhere `people` may be a file.
+        # A command comes first; elsewhere a word such as `people` may be the name of a file.
         is_renamed = name in _WORDS.renamed and (number == 0 or name.startswith("--"))
         today.append(f"{_WORDS.renamed[name]}{equals}{value}" if is_renamed else word)
     return today
 
 
 def _run(app: typer.Typer, name: str | None = None) -> None:
-    """Run a Typer app and exit the process with the command's code (0 if it returns None).
+    """Run a Typer app and exit the process with the command's exit code (0 if it returns None).
 
-    Print one line and exit with 2 for a mistake of the caller, such as a UsageError or a full disk. Exit with 130 after
-    Ctrl-C. `name` is the program's name in messages; None takes it from sys.argv.
+    After a mistake of the caller, such as a UsageError or a full disk, print one line and exit with 2. After Ctrl-C,
+    exit with 130. `name`: the program's name in messages; None takes it from sys.argv.
     """
     # A file's name may hold bytes that the locale cannot write.
     if isinstance(sys.stdout, TextIOWrapper):
@@ -220,7 +227,7 @@ def _run(app: typer.Typer, name: str | None = None) -> None:
     except Exception as error:
         if isinstance(error, UsageError):
             message = str(error)
-        # Typer has its own copy of Click, so its errors are recognized by what they can do.
+        # Typer has its own copy of Click, so Click's errors are recognized by this method.
         elif hasattr(error, "format_message"):
             message = f"{' '.join(error.format_message().split())} (see --help)"
         elif isinstance(error, ImportError) and (extra := _find_extra(sys.argv[1:])):

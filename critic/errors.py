@@ -1,4 +1,4 @@
-"""Errors of two families, the caller's mistake and a failed call; foreign text made safe to print and keep; hashes."""
+"""Errors (a caller's mistake, a failed call), functions that make foreign text safe to print and store, and hashes."""
 
 import hashlib
 import json
@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-# Records do not import errors, and errors take only a type's name from records.
+# Only for type checking: records.py does not import this module, and this module needs only a type from it.
 if TYPE_CHECKING:
     from critic.records import Failure
 
 T = TypeVar("T")
 
 SECRET_NAME = re.compile(r"key|token|secret|passw|signature|credential|auth|^(?:sig|pwd)$", re.IGNORECASE)
-"""Names of URL parameters whose values are secrets."""
+"""Matches the names of URL parameters whose values are secrets."""
 
 MASK = "***"
 
@@ -31,9 +31,10 @@ _SECRETS = [(re.compile(secret), public) for secret, public in _MASKS["masks"]]
 
 
 def mask(text: str, secrets: Iterable[str] = ()) -> str:
-    """Return `text` without passwords and API keys: those in URLs, those in known formats, and the given `secrets`.
+    """Return `text` with passwords and API keys removed or replaced by "***".
 
-    Secrets of five characters or fewer are kept, because local servers use keys such as "none".
+    Passwords and keys in URLs, keys in known formats, and the given `secrets` are recognized. Given secrets of five or
+    fewer characters stay, because local servers use keys such as "none".
 
     >>> mask("no route to http://me:pw@host/v1?key=k1&n=2 (Bearer abcd1234)")
     'no route to http://host/v1?key=***&n=2 (Bearer ***)'
@@ -44,7 +45,7 @@ def mask(text: str, secrets: Iterable[str] = ()) -> str:
     >>> mask("key sk-ab*****yz, gsk_0123456789, AIzaSyA0123456")
     'key ***, ***, ***'
 
-    Words that are no secrets stay:
+    Ordinary words stay:
 
     >>> mask("Bearer authentication needs --api-key or OPENAI_API_KEY; max_tokens: 300, prompt tokens: 5; a sk-y")
     'Bearer authentication needs --api-key or OPENAI_API_KEY; max_tokens: 300, prompt tokens: 5; a sk-y'
@@ -58,11 +59,11 @@ def mask(text: str, secrets: Iterable[str] = ()) -> str:
 
 
 class UsageError(Exception):
-    """A mistake of the caller. Its message is one line that says what was expected; the program exits with code 2."""
+    """A mistake of the caller. The message is one line that says what was expected. The program exits with code 2."""
 
 
 class Hopeless(UsageError):
-    """A server fails until somebody acts: its account is empty, or the API key is wrong."""
+    """A server that fails until somebody acts: the account is empty, or the API key is wrong."""
 
 
 def did_you_mean(name: str, names: Iterable[str]) -> str:
@@ -78,7 +79,8 @@ def did_you_mean(name: str, names: Iterable[str]) -> str:
 class Transient(Exception):
     """A failed call that may succeed if repeated, such as a timeout, a reset connection, or status 429 or 5xx.
 
-    `retry_after` is the wait in seconds that the server requests, or None. `tries` counts the attempts so far.
+    `retry_after`: the wait in seconds that the server requests, or None.
+    `tries`: number of tries so far.
     """
 
     failure: "Failure" = "server_error"
@@ -89,9 +91,10 @@ class Transient(Exception):
 
 
 class Refused(Exception):
-    """A call that the server refuses however often it is repeated, such as one with status 4xx.
+    """A call that the server refuses however often it is repeated, for instance with status 400.
 
-    `failure` is the short name of the reason. `fields` lists the optional request fields that the server rejects.
+    `failure`: the short name of the reason.
+    `fields`: names of the optional request fields that the server rejects.
     """
 
     tries = 1
@@ -101,20 +104,20 @@ class Refused(Exception):
         self.failure, self.fields = failure, fields
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Pickled between Ray's processes, where the default would call __init__ with the message only.
+        # Ray pickles errors between processes. By default, unpickling would call __init__ with only the message.
         return Refused, (self.failure, str(self))
 
 
 def notify(text: object) -> None:
-    """Print a line to standard error, beside the results on standard output."""
+    """Print a line to standard error, separate from the results on standard output."""
     print(text, file=sys.stderr)
 
 
 def install_extra(extra: str) -> str:
-    """Return the pip command that adds an extra to this installation of critic.
+    """Return the pip command that adds an extra (such as "serve") to this installation of critic.
 
-    critic is on no package index. Its place is the clone that it runs from, or where pip got it (PEP 610): a clone, a
-    wheel's file or a repository.
+    critic is on no package index, so the command names the clone that it runs from, or the folder, wheel or repository
+    that pip installed it from (PEP 610).
     """
     clone = Path(__file__).parents[1]
     if (clone / "pyproject.toml").is_file():
@@ -125,12 +128,13 @@ def install_extra(extra: str) -> str:
 
 
 LONGEST_QUOTE = 200
-"""Longest quote of a cell, a line or a value in an error, in characters."""
+"""Most characters of a cell, a line or a value that an error message quotes."""
 
 
 def quoted(value: object) -> str:
-    """Return a value as error messages show it: on one line, cut after LONGEST_QUOTE characters and followed by its
-    length.
+    """Return a value as error messages quote it: on one line.
+
+    If it is longer than LONGEST_QUOTE characters, it is cut and followed by its length.
 
     >>> quoted("N/A"), quoted(3.5)
     ("'N/A'", '3.5')
@@ -143,7 +147,7 @@ def quoted(value: object) -> str:
 
 
 def shorten_line(text: str) -> str:
-    """Return a text on one line; if it is longer than LONGEST_QUOTE characters, keep its beginning and its end.
+    """Return a text on one line. If it is longer than LONGEST_QUOTE characters, cut its middle.
 
     >>> shorten_line("not\\n a number")
     'not a number'
@@ -173,9 +177,10 @@ def report_write_errors(path: Path) -> Iterator[None]:
 
 @contextmanager
 def refusing(path: Path, problem: str) -> Iterator[None]:
-    """Turn any error raised in the body into a UsageError that reads `path: problem: …`. A UsageError passes unchanged.
+    """Turn any error raised in the body into a UsageError with the message `path: problem: …`.
 
-    Use it to read files of other programs: a damaged one can raise errors of many types.
+    A UsageError passes unchanged. Use this to read files of other programs: a damaged file can raise errors of many
+    types.
     """
     try:
         yield
@@ -187,9 +192,9 @@ def refusing(path: Path, problem: str) -> Iterator[None]:
 
 @contextmanager
 def located(place: object, *kinds: type[Exception]) -> Iterator[None]:
-    """Turn an error of these kinds raised in the body into a UsageError that begins with its place: `place: …`.
+    """Turn errors of the types `kinds` raised in the body into a UsageError with the message `place: …`.
 
-    Another library's message is put on one line and cut if it is long.
+    The message of another library's error is put on one line and shortened if it is long.
 
     >>> with located("rows.jsonl:7", ValueError):
     ...     int("seven")
@@ -211,7 +216,7 @@ def replace_surrogates(value: Any) -> Any:
         try:
             return value.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
         except UnicodeEncodeError:
-            # UTF-16 joins the two halves of a character, and replaces a single one.
+            # UTF-16 joins a pair of surrogates to one character, and replaces a lone one.
             return value.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
     if isinstance(value, dict):
         return {replace_surrogates(name): replace_surrogates(item) for name, item in value.items()}
@@ -220,7 +225,7 @@ def replace_surrogates(value: Any) -> Any:
 
 def encode(record: Any) -> bytes:
     """Encode a record as JSON, replacing lone surrogates. Raises RecursionError if the record is nested too deeply."""
-    # Nearly all records are clean: they are walked through only if the encoder refuses them.
+    # Nearly all records have no surrogates, so they are searched for only if encoding fails.
     try:
         return msgspec.json.encode(record)
     except UnicodeEncodeError:
@@ -228,7 +233,7 @@ def encode(record: Any) -> bytes:
 
 
 def hash_value(value: Any, digits: int = 64) -> str:
-    """Return the first hex digits of the SHA-256 of a text or bytes, or of any other value as JSON (`encode`).
+    """Return the first `digits` hex digits of the SHA-256 of a text, of bytes, or of another value as JSON (`encode`).
 
     >>> hash_value("abc", 8), hash_value(b"abc", 8), hash_value(["abc"], 8)
     ('ba7816bf', 'ba7816bf', '02f393ea')
@@ -256,7 +261,7 @@ def loads(content: bytes | str, *, unique: bool = False) -> Any:
 
 
 def _build_unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    """Build a dict from the pairs. Raises ValueError if a key is repeated."""
+    """Build a dict from the (key, value) pairs of a JSON object. Raises ValueError if a key is repeated."""
     table = dict(pairs)
     if len(table) < len(pairs):
         names = [name for name, _ in pairs]
@@ -266,8 +271,10 @@ def _build_unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def decode(content: bytes, decoder: msgspec.json.Decoder[T]) -> T:
-    """Decode JSON with `decoder`, replacing lone surrogates. Raises ValueError if it does not fit or is nested too
-    deeply."""
+    """Decode JSON with `decoder`, replacing lone surrogates.
+
+    Raises ValueError if the content does not fit the decoder's type, or is nested too deeply.
+    """
     try:
         return decoder.decode(content)
     except RecursionError:

@@ -1,7 +1,7 @@
-"""Images and videos by path under a data root, images also as data URIs. They are checked before they are sent, and
-come from nowhere else.
+"""Load the images and videos of prompts and check them before they are sent.
 
-Pillow is imported only when an image is loaded, PyAV only when a video is.
+They come from files under a folder (the data root), images also from data URIs. URLs are never fetched. Pillow is
+imported only when an image is loaded, PyAV only when a video is.
 """
 
 import base64
@@ -29,32 +29,32 @@ MAX_BYTES = 20_000_000
 """Default size limit of an image file, in bytes."""
 
 MAX_PIXELS = 64_000_000
-"""Size limit of an image, in pixels, checked in its header before it is decoded."""
+"""Limit on the pixels (width times height) of an image, checked in the header before the image is decoded."""
 
 ORIENTATION = 0x0112
-"""EXIF tag of a picture's orientation; 1 means upright."""
+"""EXIF tag of an image's orientation; 1 means upright."""
 
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF")
-"""Formats that vision-language servers accept."""
+"""Image formats, by Pillow's names, that servers of vision-language models accept."""
 
 CONTAINERS = "mov,matroska,avi,mpegts,mpeg,flv,ogg,asf,gif,mxf"
-"""Formats of videos that are read, by FFmpeg's names.
+"""Video formats that are accepted, by FFmpeg's names.
 
-FFmpeg itself would also take any text for a film, and would read the files and addresses that a playlist names.
+Without this list, FFmpeg would also read any text as a film, and the files and URLs that a playlist names.
 """
 
 MARGIN = 2.0
-"""Seconds before a frame at which decoding begins, since frames behind a key frame may be built on some before it."""
+"""How many seconds before a frame decoding begins. Frames after a key frame may depend on frames before it."""
 
 NO_FRAMES = "a video without frames that can be decoded; convert it to MP4, or leave the row out"
-"""Error message for a file that is no video, or that holds only sound."""
+"""Error message for a file that is not a video, or that contains only sound."""
 
 NEEDS = "{}; without: infer --condition no_image, judge --images blind"
 """Error message if a library is not installed."""
 
 
 class ImageError(Exception):
-    """An image cannot be sent to a model; `failure` is the short name of the reason."""
+    """An image that cannot be sent to a model. `failure` is the short name of the reason."""
 
     tries = 1
 
@@ -64,15 +64,16 @@ class ImageError(Exception):
 
 
 def image_part(uri: str) -> dict[str, Any]:
-    """Return the part of a message that shows the image with the URL or data URI `uri`."""
+    """Return the message part that shows the image with the URL or data URI `uri`."""
     return {"type": "image_url", "image_url": {"url": uri}}
 
 
 class Image(SentImage, frozen=True, kw_only=True):
-    """An image ready to be sent: its bytes (`data`), upright, of the MIME type `kind`.
+    """An image or video, ready to be sent. Images are upright.
 
-    `time`: the time of a video's frame, such as "1.7 s"; "" for an image. `frames`: the frames of a video, which is
-    itself its first one; empty for an image.
+    `data`, `kind`: the bytes of the image and their MIME type; of a video, those of its first frame.
+    `time`: the time of a video's frame, such as "1.7 s"; "" for an image.
+    `frames`: the frames of a video; () for an image.
     """
 
     kind: str
@@ -87,7 +88,7 @@ class Image(SentImage, frozen=True, kw_only=True):
 
     @property
     def parts(self) -> list[dict[str, Any]]:
-        """The parts of a message that show the image or video."""
+        """The message parts that show the image, or the frames of the video with their times."""
         return put_times((image.time, image_part(image.uri)) for image in self.shown)
 
     @property
@@ -97,28 +98,29 @@ class Image(SentImage, frozen=True, kw_only=True):
 
 
 def put_times(shown: Iterable[tuple[str, dict[str, Any]]]) -> list[dict[str, Any]]:
-    """Return the parts of a message that show images, each frame of a video behind its time.
+    """Return the message parts for images and frames of videos, with a text part for the time before each frame.
 
-    `shown`: the time ("" for an image) and the part of each.
+    `shown`: pairs of a time ("" for an image) and the message part that shows the image or frame.
     """
     pairs = (({"type": "text", "text": time}, part) for time, part in shown)
     return [part for pair in pairs for part in pair if part.get("text") != ""]
 
 
 BY_HASH = "sha256:"
-"""Prefix of the names of images that a benchmark's file contains."""
+"""Prefix of the names that are given to images in data URIs (`name_images`)."""
 
 
 class Images:
-    """Loads images and videos from files under the folder `root`, or images from data URIs: `load` returns one by its
-    name.
+    """A loader of images and videos: `load` returns one by its name.
 
-    `max_bytes`: size limit of an image's file or data URI in bytes; a larger image is refused, as is one above
-        MAX_PIXELS pixels.
-    `resize_to`: most pixels of an image as sent; a larger one is shrunk with its proportions kept. None never shrinks.
+    `root`: the folder with the files (data root).
+    `max_bytes`: size limit of an image's file, or of the bytes in its data URI. Larger images are refused, and so are
+        images above MAX_PIXELS pixels.
+    `resize_to`: most pixels (width times height) of an image as it is sent. A larger image is shrunk, with its
+        proportions kept. None never shrinks.
     `shrunk`: format of a shrunk image, "png" (exact) or "jpeg" (small).
     `uris`: image name -> data URI, for images that a benchmark's file contains.
-    `frames`: number of frames that show a video.
+    `frames`: most frames that show a video.
 
     Raises UsageError if Pillow or `root` is missing.
     """
@@ -135,7 +137,7 @@ class Images:
     ) -> None:
         if not root.is_dir():
             raise UsageError(f"--data-root {root}: no such folder")
-        # Pillow warns of sizes that are refused here by name.
+        # `decode_image` refuses large images itself, so Pillow's warning is not needed.
         warnings.simplefilter("ignore", import_pillow().DecompressionBombWarning)
         self._root, self._max_bytes, self.resize_to = root.resolve(), max_bytes, resize_to
         self._shrunk, self.frames = shrunk, frames
@@ -144,18 +146,18 @@ class Images:
         self._cached, self._decoding = lru_cache(16)(self._load), threading.Lock()
 
     def facts(self) -> dict[str, Any]:
-        """Return the entries for a sidecar: the image folder, the limits on bytes and pixels, and a video's frames."""
+        """Return the settings to record in a sidecar: image folder, limits on bytes and pixels, frames of a video."""
         limits = {"max_bytes": self._max_bytes, "max_pixels": self.resize_to, "frames": self.frames}
         return {"data_root": str(self._root), **limits}
 
     def state(self, names: Iterable[str]) -> str:
-        """Return a hash over the named images that changes when one of their files is added, removed or rewritten.
+        """Return a hash that changes when the file of a named image or video is added, removed or rewritten.
 
-        Images given as data URIs never change it. Raises UsageError if there are videos and no PyAV.
+        Images in data URIs do not affect it. Raises UsageError if there are videos and PyAV is missing.
         """
         versions = dict[str, tuple[int, int]]()
         for name in sorted(names):
-            # A missing file, or a name that no file can have, has no version.
+            # A missing file, or a name that no file can have, is left out.
             with suppress(OSError, ValueError):
                 if not name.startswith("data:") and name not in self.uris:
                     file = self._find_file(name).stat()
@@ -163,9 +165,9 @@ class Images:
         return hash_value(repr(versions))
 
     def require(self, names: Iterable[str]) -> None:
-        """Warn, before any request is made, if some of the named files are missing.
+        """Print a warning if files of the named images and videos are missing. Call this before the first request.
 
-        Raises UsageError if all of them are missing, or if there are videos and no PyAV.
+        Raises UsageError if all files are missing, or if there are videos and PyAV is missing.
         """
         paths = {name: name.removeprefix(VIDEO) for name in names}
         files = [name for name, path in paths.items() if not re.match(r"\w+:", path) and name not in self.uris]
@@ -178,9 +180,10 @@ class Images:
             notify(f"warning: {len(missing)} of {len(files)} {text}")
 
     def _find_file(self, name: str) -> Path:
-        """Return the path of the image or video `name`. If there is no such file, backslashes separate folders.
+        """Return the path of the image or video `name` under the root.
 
-        Raises UsageError if it is a video and there is no PyAV.
+        If there is no file of that name, backslashes in it count as separators of folders. Raises UsageError if it is a
+        video and PyAV is missing.
         """
         if name.startswith(VIDEO):
             import_pyav()
@@ -190,12 +193,12 @@ class Images:
         return self._root / (path if is_there else path.replace("\\", "/"))
 
     def load(self, name: str) -> Image:
-        """Return an image, or a video with its frames, fully decoded, so that a truncated file is detected.
+        """Load an image, or a video with its frames. It is fully decoded, so a truncated file is detected.
 
-        `name` is a path under the root (a video's behind VIDEO), a name in `uris`, or a data URI. Raises ImageError,
-        naming the image, if it cannot be read or is refused.
+        `name`: a path under the root (for a video, with the prefix VIDEO), a name in `uris`, or a data URI. Raises
+        ImageError, naming the image, if it cannot be read or is refused.
         """
-        # The answers to one video ask for it at once; only the first of them decodes it.
+        # Several answers about one video may be judged at once; only the first decodes it.
         with self._decoding if name.startswith(VIDEO) else nullcontext():
             return self._cached(name)
 
@@ -209,9 +212,9 @@ class Images:
             raise ImageError(error.failure, f"{shown}: {error}") from None
 
     def _load_video(self, name: str) -> Image:
-        """Return a video with its frames, which are named as its parts (W3C Media Fragments: clip.mp4#t=1.7)."""
+        """Load a video with its frames. A frame is named by its time (W3C Media Fragments: clip.mp4#t=1.7)."""
 
-        # At once, since all frames of a long list would not fit into the memory as pixels.
+        # Each frame is encoded at once, since all frames as pixels may not fit into memory.
         def encode(picture: Any) -> tuple[bytes, str, bool]:
             small, resized = _shrink(picture, self.resize_to)
             return _encode(small, "jpeg"), "image/jpeg", resized
@@ -222,9 +225,9 @@ class Images:
         return replace(frames[0], path=name, frames=frames)
 
     def _read(self, name: str) -> bytes:
-        """Return the bytes of an image without decoding it; `name` is as in `load`.
+        """Return the bytes of an image, not yet decoded. `name`: as in `load`.
 
-        Raises ImageError as `_open` does, or if it is too large.
+        Raises ImageError as `_open` does, or if the image has too many bytes.
         """
         if name.startswith("data:") or name in self.uris:
             return _decode_uri(self.uris.get(name, name), self._max_bytes)
@@ -243,16 +246,16 @@ class Images:
             if not path.is_file():
                 raise ImageError("image_missing", "no such file under the data root")
             return path.open("rb")
-        # A loop of links, a NUL in the name, no permission. A record is published, so the path stays out of it.
+        # A loop of links, a NUL in the name, no permission. Records are published, so the message has no path.
         except (OSError, RuntimeError, ValueError) as error:
             raise ImageError("image_missing", getattr(error, "strerror", None) or one_line(error)) from None
 
     def _check(self, data: bytes) -> tuple[bytes, str, bool]:
-        """Decode an image. Return the bytes to send, their MIME type, and True if the image was shrunk."""
+        """Decode the image `data`. Return the bytes to send, their MIME type, and True if the image was shrunk."""
         from PIL import ImageOps  # noqa: PLC0415 - not part of a plain installation
 
         with decode_image(data) as image:
-            # Browsers, in which people rated it, heed the camera's orientation tag; not every server does.
+            # Browsers, in which people rated it, apply the camera's orientation tag; not every server does.
             upright, resized = _shrink(ImageOps.exif_transpose(image), self.resize_to)
             # Pillow calls a JPEG with several pictures MPO.
             kind = self._shrunk if resized else "jpeg" if image.format == "MPO" else image.format.lower()
@@ -277,10 +280,10 @@ def import_pyav() -> Any:
 
 @contextmanager
 def decode_image(data: bytes) -> Iterator[Any]:
-    """Yield the bytes `data` decoded as a Pillow image; its format must be one of FORMATS.
+    """Decode the bytes `data` and yield them as a Pillow image.
 
-    Raises ImageError if the header states more than MAX_PIXELS pixels, or if the data is truncated or not an image.
-    Raises UsageError if Pillow is missing.
+    Raises ImageError if the header states more than MAX_PIXELS pixels, or if the data is truncated or not an image in
+    one of the FORMATS. Raises UsageError if Pillow is missing.
     """
     module = import_pillow()
     try:
@@ -299,10 +302,10 @@ def decode_image(data: bytes) -> Iterator[Any]:
 
 
 def convert_to_8_bits(image: Any) -> Any:
-    """Return a Pillow image as people see it on a screen.
+    """Return a Pillow image as it looks on a screen.
 
-    Scale 16-bit grey to 8 bits (Pillow's `convert` would turn it white), and put transparent images on white. Return
-    any other image unchanged.
+    16-bit grey is scaled to 8 bits (Pillow's `convert` would turn it white), and transparent images are put on white.
+    Other images are returned unchanged.
     """
     if image.mode == "I" or image.mode.startswith("I;16"):
         import numpy as np  # noqa: PLC0415 - only such pictures need it
@@ -312,7 +315,7 @@ def convert_to_8_bits(image: Any) -> Any:
 
 
 def put_on_white(image: Any) -> Any:
-    """Return a Pillow image with transparent parts as RGB on white, and any other unchanged."""
+    """Return a transparent Pillow image as RGB on white. Other images are returned unchanged."""
     if "A" not in image.getbands() and "transparency" not in image.info:
         return image
     shown = image.convert("RGBA")
@@ -320,9 +323,9 @@ def put_on_white(image: Any) -> Any:
 
 
 def name_images(conversations: Iterable[Conversation]) -> tuple[list[Conversation], dict[str, str]]:
-    """Replace the data URIs in conversations by short names (BY_HASH + SHA-256).
+    """Replace the data URIs of images in conversations by short names (BY_HASH and the URI's SHA-256).
 
-    Return the new conversations, and the data URIs by name.
+    Return the new conversations, and name -> data URI.
     """
     conversations, short = [*conversations], dict[str, str]()
     for image in chain.from_iterable(turn.images for each in conversations for turn in each.turns):
@@ -336,7 +339,7 @@ def name_images(conversations: Iterable[Conversation]) -> tuple[list[Conversatio
 
 
 def _build(path: str, data: bytes, kind: str, resized: bool, time: str = "") -> Image:
-    """Return an image with its hash; the arguments are fields of Image."""
+    """Build an Image with the hash of its bytes. The arguments are fields of Image."""
     return Image(path=path, sha256=hash_value(data), kind=kind, data=data, resized=resized, time=time)
 
 
@@ -349,7 +352,10 @@ def _encode(image: Any, kind: str) -> bytes:
 
 
 def _shrink(image: Any, pixels: int | None) -> tuple[Any, bool]:
-    """Return a Pillow image as RGB, shrunk to at most `pixels` pixels, and True; or as it is, and False."""
+    """Return a Pillow image shrunk to at most `pixels` pixels, as RGB, and True.
+
+    Return it unchanged, and False, if it is small enough or `pixels` is None.
+    """
     if pixels is None or image.width * image.height <= pixels:
         return image, False
     scale = math.sqrt(pixels / (image.width * image.height))
@@ -360,7 +366,10 @@ def _shrink(image: Any, pixels: int | None) -> tuple[Any, bool]:
 
 @contextmanager
 def _open_stream(file: BinaryIO) -> Iterator[tuple[Any, Any]]:
-    """Yield a video's container and its first video stream. Raises ImageError if there is none, or FFmpeg fails."""
+    """Open a video and yield its container and its first video stream.
+
+    Raises ImageError if there is no such stream, or if FFmpeg fails.
+    """
     av, options = import_pyav(), {"format_whitelist": CONTAINERS, "max_pixels": str(MAX_PIXELS)}
     file.seek(0)
     try:
@@ -372,14 +381,13 @@ def _open_stream(file: BinaryIO) -> Iterator[tuple[Any, Any]]:
 
 
 def _sample_frames(file: BinaryIO, count: int, encode: Callable[[Any], T]) -> list[tuple[str, T]]:
-    """Return at most `count` frames of a video, evenly spaced from its first to its last, each with its time.
+    """Return at most `count` frames of a video, evenly spaced from the first to the last, as pairs (time, frame).
 
-    `encode`: turns a Pillow image into what is returned.
-
-    A time is in seconds since the first frame, as text: "1.7", with more digits only if frames are closer. Images are
-    upright. No frame comes twice, so a video of fewer frames gives all that it has. Raises ImageError if there is none.
+    The time is a text, in seconds since the first frame: "1.7", with more digits only if frames are closer. The frame
+    is what `encode` returns for it, given as an upright Pillow image. No frame is returned twice; of a video with fewer
+    frames, all are returned. Raises ImageError if there is no frame.
     """
-    # No duration in a header is trusted. Packets of some containers have only the time at which they are decoded.
+    # Durations in headers are not reliable. Packets of some containers only have the time at which they are decoded.
     with _open_stream(file) as (container, stream):
         shown = (packet for packet in container.demux(stream) if packet.size and not packet.is_discard)
         stamps, unit = [packet.dts if packet.pts is None else packet.pts for packet in shown] or [0], stream.time_base
@@ -397,12 +405,15 @@ def _sample_frames(file: BinaryIO, count: int, encode: Callable[[Any], T]) -> li
 
 
 def _find_frame(file: BinaryIO, stamp: int, first: int, margin: int) -> Any:
-    """Return the frame with the time `stamp`, the next one if none has it, or None behind the last frame.
+    """Return the frame of a video at the time `stamp`, or the first one after it, or None if there is none.
 
-    `first`: the first frame's time. `margin`: how long before `stamp` decoding begins, since a frame needs those before
-    it. All in units of the stream's time base.
+    All times are in units of the stream's time base.
+
+    Args:
+        first: The time of the first frame.
+        margin: How long before `stamp` decoding begins, since a frame depends on frames before it.
     """
-    # Where the place is not found, all frames before it are decoded.
+    # If seeking does not find exactly this frame, decode from the first frame on.
     for start in (stamp - margin, first):
         with _open_stream(file) as (container, stream):
             if start > first:
@@ -422,7 +433,7 @@ def _decode_uri(uri: str, max_bytes: int) -> bytes:
     head, comma, text = uri.partition(",")
     if not comma or not head.startswith("data:") or not head.endswith(";base64"):
         raise ImageError("image_unreadable", "a data URI must read data:image/…;base64,…")
-    # Counted before decoding, so that a huge text is refused without a copy.
+    # The size is computed before decoding, so that a huge text is refused without a copy.
     _check_size(3 * len(text) // 4 - text[-2:].count("="), max_bytes)
     try:
         return base64.b64decode(text, validate=True)

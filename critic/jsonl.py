@@ -1,6 +1,7 @@
-"""JSON Lines files, packed (.gz) or plain, and the sidecar that records how a file was made.
+"""Read and write JSON Lines files, plain or compressed (.gz), and the sidecar that records how a file was made.
 
-Errors name file and line. Files are appended so that a killed run can resume.
+The sidecar of PATH is the file PATH.run.json beside it. Errors name file and line. Runs append their output line by
+line (`Appender`), so that a killed run can resume.
 """
 
 import errno
@@ -40,7 +41,7 @@ def suffix(path: Path) -> str:
 
 @contextmanager
 def open_plain(path: Path) -> Iterator[BinaryIO]:
-    """Open a file for reading bytes, decompressing .gz. Raises UsageError if a .gz file is truncated or not gzip."""
+    """Open a file for reading bytes, decompressing .gz. Raises UsageError if a .gz file is truncated or invalid."""
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             yield cast(BinaryIO, file)
@@ -57,10 +58,11 @@ def _encode_line(path: Path, record: Any) -> bytes:
 
 
 def build_decoder(record: type[T]) -> Callable[[bytes], T]:
-    """Return a function that decodes one line into a `record`.
+    """Return a function that decodes a line of JSON to an instance of the type `record`.
 
-    A line of an earlier version is converted by the class method `record.upgrade`, if it has one. The function raises
-    ValueError if the line does not fit the type, or if the method `check` of the decoded record rejects it.
+    If the type has a class method `upgrade`, it converts lines that an earlier version wrote. If it has a method
+    `check`, it is called on the decoded record. The function raises ValueError if the line does not fit the type, or if
+    `check` rejects the record.
     """
     today = msgspec.json.Decoder(record)
     upgrade: Callable[[Any], T | None] = getattr(record, "upgrade", lambda _: None)
@@ -71,10 +73,10 @@ def build_decoder(record: type[T]) -> Callable[[bytes], T]:
             value = decode(line, today)
         except msgspec.ValidationError:
             upgraded = None
-            # A part may have another type than any version wrote.
+            # The line may have been written by no version at all.
             with suppress(AttributeError, LookupError, TypeError):
                 upgraded = upgrade(loads(line))
-            # The error about today's form is reported: it names the wrong key.
+            # The error about the current layout is reported, since it names the wrong key.
             if upgraded is None:
                 raise
             value = upgraded
@@ -85,9 +87,9 @@ def build_decoder(record: type[T]) -> Callable[[bytes], T]:
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Yield the non-blank lines of a UTF-8 file with their numbers, from 1.
+    """Yield the non-blank lines of a UTF-8 file as pairs (line number from 1, bytes).
 
-    Raises UsageError if the file is missing, a folder, not UTF-8, or without such a line.
+    Raises UsageError if the file is missing, is a folder, is not UTF-8, or has only blank lines.
     """
     if not path.is_file():
         raise UsageError(f"{path}: a folder; expected a file" if path.is_dir() else f"{path}: no such file")
@@ -109,9 +111,9 @@ def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
 
 
 def read(path: Path, record: type[T]) -> Iterator[tuple[int, T]]:
-    """Yield the records of a file, each with its line number.
+    """Yield the records of a file as pairs (line number from 1, instance of the type `record`).
 
-    Raises UsageError, naming file, line and key, for a line that does not fit `record`, or in which a key is repeated.
+    Raises UsageError, naming file, line and key, if a line does not fit the type or repeats a key.
     """
     decoded = build_decoder(record)
     for number, line in read_lines(path):
@@ -133,9 +135,9 @@ _WITHOUT_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)
 
 
 def resolve_links(path: Path) -> Path:
-    """Return the file that symbolic links lead to, even if it does not exist yet.
+    """Return the file that a path leads to once symbolic links are resolved, even if it does not exist yet.
 
-    Raises UsageError for a device or a pipe.
+    Raises UsageError if it is a device or a pipe.
     """
     real = Path(os.path.realpath(path))
     if real.exists() and not (real.is_file() or real.is_dir()):
@@ -146,8 +148,8 @@ def resolve_links(path: Path) -> Path:
 def _open_locked(name: Path, path: Path) -> BinaryIO:
     """Open the file `name` for appending, creating it if missing, and lock it until it is closed.
 
-    The operating system releases the lock if the process is killed. A file system without locks leaves the file
-    unlocked. Raises UsageError, naming `path`, if another process holds the lock.
+    The operating system releases the lock if the process is killed. On a file system without locks, the file stays
+    unlocked. Raises UsageError if another process holds the lock; the message names `path` instead of `name`.
     """
     while True:
         file = name.open("ab")
@@ -164,12 +166,12 @@ def _open_locked(name: Path, path: Path) -> BinaryIO:
         with suppress(FileNotFoundError):
             if os.path.samestat(os.fstat(file.fileno()), name.stat()):
                 return file
-        # The run that held it ended in between and deleted it: lock the new file.
+        # The run that held the lock has ended and deleted the file: lock the new file.
         file.close()
 
 
 def identify(path: Path) -> tuple[int, int] | Path:
-    """Return a value that is equal for all names (hard or symbolic links) of one file.
+    """Return a value that is the same for all names (hard or symbolic links) of a file.
 
     It is the device and inode number, or the resolved path if the file does not exist.
     """
@@ -181,11 +183,11 @@ def identify(path: Path) -> tuple[int, int] | Path:
 
 @contextmanager
 def lock_file(path: Path) -> Iterator[None]:
-    """Keep other processes from writing the file or folder `path` while the body runs.
+    """Lock the file or folder `path` while the body runs, so that no other run writes it.
 
     The lock file is PATH.lock, or .lock inside a folder, and is deleted at the end. If a run is killed, an empty lock
     file remains, which locks nothing. All symbolic links to the file share the lock. Raises UsageError if another
-    process holds the lock. Also raises it if the file has several hard links, because each would have its own lock.
+    process holds the lock, or if the file has several hard links, because each would have its own lock.
     """
     real = resolve_links(path)
     if real.is_file() and (names := real.stat().st_nlink) > 1:
@@ -204,7 +206,7 @@ def lock_file(path: Path) -> Iterator[None]:
 
 
 def lock_folder(folder: Path) -> AbstractContextManager[None]:
-    """Create a folder if it is missing, and return a context that locks it (`lock_file`)."""
+    """Create a folder if it is missing, and return a context manager that locks it (`lock_file`)."""
     with report_write_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
     return lock_file(folder)
@@ -212,11 +214,11 @@ def lock_folder(folder: Path) -> AbstractContextManager[None]:
 
 @contextmanager
 def replace_file(path: Path) -> Iterator[BinaryIO]:
-    """Yield a temporary file that replaces `path` after the body has finished; it is compressed if `path` ends in .gz.
+    """Yield a temporary file that replaces `path` once the body has finished.
 
-    If the body fails, the temporary file is deleted; a crash leaves the old file or none. The old file's sidecar is
-    deleted before the replacement. Raises UsageError if the file cannot be written, or if another process is writing
-    it.
+    What is written to it is compressed if `path` ends in .gz. If the body fails, the temporary file is deleted, and the
+    old file stays, as it does in a crash. The old file's sidecar is deleted just before the replacement. Raises
+    UsageError if the file cannot be written, or if another process is writing it.
     """
     real = resolve_links(path)
     partial = real.with_name(real.name + ".partial")
@@ -249,9 +251,10 @@ def remove_on_failure(folder: Path) -> Iterator[None]:
 
 
 def write(path: Path, records: Iterable[Any]) -> int:
-    """Write records to `path` and return their number. The old file is replaced only once the new one is complete.
+    """Write records to `path`, one per line, and return their number.
 
-    Raises UsageError if the file cannot be written, as all writing functions of this module do.
+    The old file is replaced only once the new one is complete. Raises UsageError if the file cannot be written, as all
+    writing functions of this module do.
     """
     count = 0
     with replace_file(path) as file:
@@ -279,15 +282,15 @@ def write_json(path: Path, value: Any) -> None:
 
 
 PLACES = ("file", "folder", "data_root", "server")
-"""Keys in sidecars whose values are paths or addresses on this machine."""
+"""Keys in sidecars whose values may be paths on this machine, or addresses."""
 
 
 def relative_place(path: Path | str, beside: Path) -> str:
-    """Return a path in the form that is safe to publish, without the folders of this machine.
+    """Return a path in a form that is safe to publish: relative, so that it does not show where it is on this machine.
 
-    An absolute path becomes relative to the folder `beside`. If the two share no folder, it becomes relative to the
-    working directory, or only its name if it is outside that too. Relative paths and other texts are returned
-    unchanged.
+    An absolute path becomes relative to the folder `beside`, if the two have a common folder below the root. Otherwise
+    it becomes relative to the working directory, or only the file's name if the path is outside the working directory.
+    Relative paths and texts that are not paths are returned unchanged.
 
     >>> beside = Path("/home/me/study")
     >>> relative_place("/home/me/study/images", beside), relative_place("/home/me/images", beside)
@@ -304,7 +307,7 @@ def relative_place(path: Path | str, beside: Path) -> str:
 
 
 def _replace_places(facts: dict[str, Any], change: Callable[[str], str]) -> dict[str, Any]:
-    """Return the facts with `change` applied to every string under one of the keys PLACES, at any depth."""
+    """Return sidecar facts with `change` applied to every string under one of the keys PLACES, at any depth."""
 
     def replace(table: dict[str, Any]) -> dict[str, Any]:
         return table | {name: change(table[name]) for name in PLACES if isinstance(table.get(name), str)}
@@ -314,28 +317,28 @@ def _replace_places(facts: dict[str, Any], change: Callable[[str], str]) -> dict
 
 
 def hide_places(facts: Any, beside: Path) -> Any:
-    """Return sidecar facts in the form to publish in the folder `beside`: paths are shortened by `relative_place`."""
+    """Return sidecar facts as they are published in the folder `beside`: with relative paths (`relative_place`)."""
     return _replace_places(facts, lambda item: relative_place(item, beside) if os.path.exists(item) else item)  # noqa: PTH110
 
 
 def restore_places(path: Path) -> dict[str, Any]:
-    """Return the facts in the sidecar of `path`, with published paths turned back into paths on this machine."""
+    """Return the facts in the sidecar of `path`, with relative paths turned back into paths on this machine."""
     folder = sidecar(path).parent
     return _replace_places(facts(path), lambda item: str(folder / item) if (folder / item).exists() else item)
 
 
 def list_places(path: Path) -> list[Path]:
-    """Return `path` and the paths that its sidecar names, such as those of its input and of a folder of images."""
+    """Return `path` and the paths that its sidecar names, such as the input file and the folder of images."""
     facts = restore_places(path)
     tables = [facts, *(value for value in facts.values() if isinstance(value, dict))]
     return [path, *(Path(str(table[key])) for table in tables for key in PLACES if key in table)]
 
 
 def write_sidecar(path: Path, facts: dict[str, Any]) -> None:
-    """Write the sidecar PATH.run.json: `facts` about how the file was made, with version and date.
+    """Write the sidecar of a file: `facts` about how it was made, with critic's version and the date.
 
     The sidecar is written last and deleted as soon as the file changes, so its presence means that the file is
-    complete. Paths in it are shortened for publication (`hide_places`).
+    complete. Paths in it are made relative for publication (`hide_places`).
     """
     finished = datetime.now(UTC).isoformat(timespec="seconds")
     beside = sidecar(path)
@@ -344,7 +347,7 @@ def write_sidecar(path: Path, facts: dict[str, Any]) -> None:
 
 
 def sidecar(path: Path) -> Path:
-    """Return the path of a file's sidecar, which is beside the target of symbolic links."""
+    """Return the path of a file's sidecar, FILE.run.json. If `path` is a symbolic link, FILE is its target."""
     real = resolve_links(path)
     return real.with_name(real.name + ".run.json")
 
@@ -370,9 +373,9 @@ def is_empty(path: Path) -> bool:
 
 
 def repair(path: Path) -> None:
-    """Repair a file after a killed run: remove an incomplete last line, or add a missing line end.
+    """Repair a JSON Lines file after a killed run: remove an incomplete last line, or add a missing line end.
 
-    Raises UsageError, and leaves the file unchanged, if it is compressed or not JSON Lines.
+    Raises UsageError, and leaves the file unchanged, if it is compressed or not JSON Lines. A missing file is ignored.
     """
     if path.suffix == ".gz":
         raise UsageError(f"{path}: written line by line, to go on where it stops: name it .jsonl")
@@ -384,7 +387,7 @@ def repair(path: Path) -> None:
             last = line
         if not last or last.endswith(b"\n"):
             return
-        # Nothing is cut off a file of another kind that was named by mistake.
+        # The user may have named a file of another kind by mistake: it must not be cut.
         if not (_is_record(first) if first.endswith(b"\n") else last[:1] in (b"{", b"[")):
             raise UsageError(f"{path}: not JSON Lines; give another name for what is written line by line")
         if _is_record(last):
@@ -394,18 +397,18 @@ def repair(path: Path) -> None:
 
 
 def _is_record(line: bytes) -> bool:
-    """Return True if a line is a complete JSON object or list. A number may be the beginning of a longer one."""
+    """Return True if a line is a complete JSON object or list. Other values, such as numbers, may be incomplete."""
     with suppress(msgspec.DecodeError, RecursionError):
         return isinstance(msgspec.json.decode(line), dict | list)
     return False
 
 
 class Appender:
-    """A file to which records are appended as lines; each is written completely before `append` returns.
+    """A file to which records are appended as lines. Each line is written completely before `append` returns.
 
-    If a line cannot be written, UsageError is raised and later records are ignored, so that nothing follows half a
-    line. Opening the file repairs it (`repair`) and deletes its sidecar. Only one process may write a file
-    (`lock_file`).
+    If a line cannot be written, `append` raises UsageError and ignores later records, so that nothing follows half a
+    line. Opening the file repairs it (`repair`) and deletes its sidecar. Only one process may write to a file: lock it
+    with `lock_file`.
     """
 
     def __init__(self, path: Path) -> None:
@@ -417,8 +420,8 @@ class Appender:
             self._file = path.open("ab", buffering=0)
 
     def append(self, record: Any) -> None:
-        """Write one record as a line. Does nothing after a failed write."""
-        # The run is ending: what else is ready must not follow half a line.
+        """Write one record as a line. Do nothing if an earlier write failed."""
+        # After a failed write, nothing may follow half a line.
         if self._broken:
             return
         self._broken = True

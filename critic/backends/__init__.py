@@ -1,4 +1,4 @@
-"""Requests, replies and the interface that every source of replies has."""
+"""Requests to models, their replies, and the interface of every source of replies (backend)."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,18 +12,20 @@ from critic.errors import Refused
 from critic.records import TOKEN_COUNTS
 
 ChatMessage = Mapping[str, Any]
-"""`role` and `content`: a text, or the parts of a message as OpenAI-compatible servers take them
-(`{"type": "image_url", "image_url": {"url": "data:image/png;base64,…"}}`, `{"type": "text", "text": …}`)."""
+"""A message with `role` and `content`: a text, or a list of parts as OpenAI-compatible servers take them.
+
+Parts are `{"type": "image_url", "image_url": {"url": "data:image/png;base64,…"}}` or `{"type": "text", "text": …}`.
+"""
 
 CONNECTIONS, ATTEMPTS, TIMEOUT = 32, 5, 300.0
 """Default number of requests in flight per server, tries per request, and seconds per try."""
 
 FAVOUR = 100.0
-"""Bias added to the logit of a forced token: the largest that OpenAI-compatible servers accept."""
+"""Bias that is added to the logit of a forced token: the largest value that OpenAI-compatible servers accept."""
 
 
 NO_ANSWER = "no OpenAI-compatible server answers"
-"""Beginning of every message about a server that does not answer, by which callers recognise this problem."""
+"""Beginning of every error message about a server that does not answer. Callers recognize the problem by it."""
 
 NO_TEXT = "a scoring head writes no text: it gives only ratings on 1..10, or scores of answers to compare"
 """Error message if text is requested from a scoring head."""
@@ -36,11 +38,11 @@ NoAnswer = Literal["empty", "truncated", "refused", "content_filter"]
 class Request(Struct, frozen=True, kw_only=True):
     """A chat completion request.
 
-    `schema` (JSON Schema) or `regex`: constrains the reply.
+    `schema`, `regex`: a JSON Schema or a regular expression that the reply must match.
     `continue_final`: True to continue the last message instead of answering it.
     `top_logprobs`: number of top log probabilities per generated token. A backend may return those of digits only.
-    `forced_token`: a text of one token, to be generated wherever `regex` allows it, if the backend supports that. The
-        log probabilities stay those of the model without forcing.
+    `forced_token`: text of a single token to generate wherever `regex` allows it, if the backend supports that. The
+        log probabilities that are returned stay those of the model without forcing.
     `classify`: True to get only the class probabilities of a scoring head.
     """
 
@@ -57,7 +59,7 @@ class Request(Struct, frozen=True, kw_only=True):
 
 
 class Token(Struct, frozen=True):
-    """A generated token with its top log probabilities: pairs (text, log probability), including the token itself."""
+    """A generated token. `alternatives`: the most probable tokens as pairs (text, log probability), itself included."""
 
     text: str
     alternatives: list[tuple[str, float]]
@@ -70,13 +72,14 @@ class Reply(Struct, frozen=True, kw_only=True):
     `finish`: the server's finish reason; "refusal" if `text` is the model's refusal.
     `tokens`: empty unless log probabilities were requested and returned.
     `counted`: True if the server reports token usage.
-    `reasoned`: True if the model reasoned before `text`; `thoughts` is that reasoning if the server returns it, else
-        "".
+    `reasoned`: True if the model reasoned before `text`.
+    `thoughts`: that reasoning, if the server returns it; else "".
     `classes`: class probabilities of a scoring head, or a list with its single score; None for other models.
     `attempts`: number of tries; 0 for a reply from the cache.
     `ten_given_one`: the probability (0..1) that the rating 1 would have continued as 10. Set only if another rating was
         generated and the backend reports it.
-    `answered_by`: model name that the reply states, followed by its fingerprint in brackets; "" if it states none.
+    `answered_by`: the model name in the server's answer, followed by its system fingerprint in brackets; "" if the
+        answer names no model.
     """
 
     text: str
@@ -96,7 +99,7 @@ class Reply(Struct, frozen=True, kw_only=True):
 
 
 class OwnPrompt(Struct, frozen=True, forbid_unknown_fields=True):
-    """A prompt of a judge trained elsewhere: the fields of Prompt that it replaces (critic.judging.prompt)."""
+    """A prompt that belongs to a judge trained elsewhere: the fields of `critic.judging.prompt.Prompt` to replace."""
 
     opening: list[dict[str, str]] = []
     pieces: list[str] = []
@@ -105,14 +108,18 @@ class OwnPrompt(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class OwnPack(Struct, frozen=True, forbid_unknown_fields=True):
-    """The prompts that a judge trained elsewhere was asked in: NAME@HASH, and each prompt by its form."""
+    """The prompts that belong to a judge trained elsewhere.
+
+    `name`: NAME@HASH, or "chat" if the judge gets the conversation itself.
+    `prompts`: form, or stem of a prompt file -> prompt.
+    """
 
     name: str
     prompts: dict[str, OwnPrompt]
 
 
 class Told(Struct, frozen=True):
-    """The fields that critic reads of what is told of a judge (`ModelInfo.about`)."""
+    """The published facts about a judge that critic uses (`ModelInfo.about`); `identity.describe` explains them."""
 
     forms: list[str] = []
     tie_band: float | None = None
@@ -128,12 +135,13 @@ class Told(Struct, frozen=True):
 class ModelInfo(Struct, frozen=True):
     """What is known about the model that a backend uses.
 
+    `name`: the model's name; NAME@HASH for a judge, with a hash of its weights (`identity.own_name`).
     `context`: most tokens of prompt and reply together; None if unknown.
-    `is_vllm`: True if it supports `Request.continue_final` and `Request.regex`.
-    `processor`: hash of its tokenizer, chat template and image processor; None if unknown.
+    `is_vllm`: True if the backend supports `Request.continue_final` and `Request.regex`.
+    `processor`: hash of the model's tokenizer, chat template and image processor; None if unknown.
     `is_classifier`: True for a scoring head, which answers only requests with `classify`.
-    `about`: what the server's list of models or the folder says of it (`identity.describe`), such as the certificate
-        that `critic serve` publishes.
+    `about`: facts about the model from the server's list of models or from its folder (`identity.describe`), such as
+        the certificate that `critic serve` publishes.
     """
 
     name: str
@@ -145,22 +153,22 @@ class ModelInfo(Struct, frozen=True):
 
     @property
     def forms(self) -> tuple[str, ...]:
-        """Return the prompt forms it was trained on; none if unknown."""
+        """Return the names of the prompt forms that the model was trained on; () if unknown."""
         return tuple(map(str, self.about.get("forms") or ()))
 
     @property
     def writes_freely(self) -> bool:
-        """Return True if it writes its verdicts as text of its own kind (`critic adopt --prompt-pack`)."""
+        """Return True if the model writes verdicts as free text, in the format of its own prompts (`critic adopt`)."""
         return "pack" in self.about and not self.is_classifier
 
     @property
     def reads_answer(self) -> bool:
-        """Return True for a scoring head that reads all tokens of the answer (critic.backends.answers)."""
+        """Return True for a scoring head that reads all tokens of the judged answer (critic.backends.answers)."""
         return bool(self.about.get("read_answer"))
 
     @property
     def tie_band(self) -> float | None:
-        """Return the score differences that are ties for a head that scores each answer to compare; None for others."""
+        """Return the largest score difference that is a tie, for a head that compares answers by scores; else None."""
         return self.about.get("tie_band")
 
     def check(self, request: Request) -> None:
@@ -172,12 +180,12 @@ class ModelInfo(Struct, frozen=True):
 class Backend(Protocol):
     """A source of replies, used as an async context manager.
 
-    `endpoint`: its name in messages.
-    `max_concurrency`: number of concurrent requests that keeps it busy.
+    `endpoint`: the backend's name in messages.
+    `max_concurrency`: number of concurrent requests that keeps the backend busy.
     `retries`: number of repeated tries so far.
     `served`: the model that replies.
 
-    Inherit from this class for a backend that has nothing to open or close.
+    The context manager of this class does nothing, for backends that have nothing to open or close.
     """
 
     endpoint: str
@@ -201,19 +209,19 @@ class Backend(Protocol):
         """Return True if the model accepts images, False if not, or None if unknown."""
 
     def count_tokens(self, messages: Sequence[ChatMessage]) -> int:
-        """Return the number of tokens of a prompt in the model's chat template. Raises Refused if it is unknown."""
+        """Return the number of tokens of a prompt in the model's chat template. Raises Refused if that is unknown."""
 
     def count_prefix_hits(self) -> Counter[str]:
-        """Return vLLM's counters of prompt tokens that it looked up in its prefix cache (`queries`) and found there
-        (`hits`) since it started, for all its clients; {} if there are none.
+        """Return vLLM's counters of its prefix cache: prompt tokens looked up (`queries`) and found (`hits`).
 
-        It blocks: call it outside the event loop's thread.
+        They count from the start of the server and over all of its clients. Return an empty counter if there are none.
+        This call blocks: make it outside the event loop's thread.
         """
         return Counter()
 
 
 def find_failure(reply: Reply) -> tuple[NoAnswer, str | None] | None:
-    """Return None if a reply contains an answer, else its failure and the server's explanation (or None).
+    """Return the failure of a reply and the server's explanation (or None). Return None if the reply has an answer.
 
     >>> find_failure(Reply(text=" ", truncated=True))
     ('truncated', None)
@@ -231,12 +239,12 @@ def find_failure(reply: Reply) -> tuple[NoAnswer, str | None] | None:
 
 
 def read_usage(reply: Reply) -> dict[str, Any]:
-    """Return a reply's token counts by field name; all are 0 for a reply from the cache."""
+    """Return the token counts of a reply, field name -> count. All are 0 for a reply from the cache."""
     return {name: getattr(reply, name) if reply.attempts else 0 for name in TOKEN_COUNTS}
 
 
 def add_cost(reply: Reply, lost: Reply | None) -> Reply:
-    """Return `reply` with the token counts of `lost` added: an earlier reply that was discarded, or None."""
+    """Return `reply` with the token counts of `lost` added. `lost`: an earlier reply that was discarded, or None."""
     if lost is None:
         return reply
     before, now = read_usage(lost), read_usage(reply)
@@ -245,7 +253,7 @@ def add_cost(reply: Reply, lost: Reply | None) -> Reply:
 
 
 def collect_processors(sources: Iterable[Backend]) -> dict[str, str]:
-    """Return processor hashes by model name; models without a known hash are left out."""
+    """Return model name -> processor hash (`ModelInfo.processor`) for the models whose hash is known."""
     return {source.served.name: source.served.processor for source in sources if source.served.processor}
 
 
@@ -255,7 +263,10 @@ def count_images(messages: Sequence[ChatMessage]) -> int:
 
 
 def list_image_names(messages: Sequence[ChatMessage]) -> list[str]:
-    """Return the names of the images in rendered messages, in order; images are still names there, not data URIs."""
+    """Return the names of the images in rendered messages, in order.
+
+    Rendered messages contain images as names, which `embed_images` replaces.
+    """
     parts = (part for message in messages for part in parts_of(message))
     return [part["image"] for part in parts if part["type"] == "image"]
 
@@ -267,12 +278,18 @@ def parts_of(message: ChatMessage) -> Sequence[Mapping[str, Any]]:
 
 
 def ends_open(messages: Sequence[ChatMessage]) -> bool:
-    """Return True unless a chat ends with an answer, which a reward model scores as it stands."""
+    """Return True if a chat ends with a message to answer, False if it ends with an assistant's answer.
+
+    A reward model scores such a chat as it is, without a generation prompt.
+    """
     return [message["role"] for message in messages[-1:]] != ["assistant"]
 
 
 def embed_images(message: ChatMessage, shown: Mapping[str, Sequence[Mapping[str, Any]]]) -> ChatMessage:
-    """Return a message ready to be sent: each image name is replaced by the parts in `shown` that show it."""
+    """Return a rendered message ready to be sent, with the names of images replaced.
+
+    `shown`: image name -> message parts that show the image.
+    """
     if isinstance(message["content"], str):
         return message
     parts = [shown[part["image"]] if part["type"] == "image" else [part] for part in message["content"]]
@@ -280,6 +297,6 @@ def embed_images(message: ChatMessage, shown: Mapping[str, Sequence[Mapping[str,
 
 
 def join_text(message: ChatMessage) -> str:
-    """Return a message's content as one string, in which each image is represented by its URL."""
+    """Return the content of a message as one string, with its parts on separate lines and each image as its URL."""
     parts = parts_of(message)
     return "\n".join(part["image_url"]["url"] if part["type"] == "image_url" else part["text"] for part in parts)

@@ -1,4 +1,4 @@
-"""Addresses of servers: read a base URL, build the URLs of its routes, and print it without secrets."""
+"""Parse a server's base URL, build the URLs of its routes, and print it without secrets."""
 
 import re
 from typing import NamedTuple
@@ -10,18 +10,18 @@ _DEPLOYMENT = re.compile(r"/deployments/([^/]+)$")
 """Matches the part of an Azure URL that names the deployed model."""
 
 _OUTSIDE_V1 = {"/tokenize", "/classify", "/pooling", "/metrics"}
-"""vLLM's own routes, which begin at the root of the server."""
+"""vLLM's own routes. They are relative to the root of the server, not to `/v1`."""
 
 
 class Address(NamedTuple):
     """A server's address, split into parts.
 
-    `api`: base URL without credentials, query and final slash; `/chat/completions` is appended to it.
+    `api`: base URL without credentials, query and final slash; routes such as `/chat/completions` are appended to it.
     `query`: the query string of every request, or "".
     `user`: USER:PASSWORD, decoded, or None.
-    `azure`: True for Azure. It takes the key in the header `api-key`, and its list of models does not show what is
-        deployed.
-    `deployment`: the model named in the URL, or None.
+    `azure`: True for Azure, which takes the API key in the header `api-key`, and whose list of models does not show
+        which ones are deployed.
+    `deployment`: the model that the URL names, or None.
     """
 
     api: str
@@ -32,17 +32,17 @@ class Address(NamedTuple):
 
     @property
     def root(self) -> str:
-        """The base URL without `/v1`; vLLM's own routes begin there."""
+        """The base URL without `/v1`, to which vLLM's own routes are appended."""
         return self.api.removesuffix("/v1")
 
     @property
     def secrets(self) -> list[str]:
-        """The keys and the password in the URL; the password is "" if there is none."""
+        """The API keys in the URL's query, then its password ("" if there is none)."""
         keys = [value for name, value in parse_qsl(self.query) if SECRET_NAME.search(name)]
         return [*keys, (self.user or "").partition(":")[2]]
 
     def url(self, route: str) -> str:
-        """Return the URL of an OpenAI route such as `/models`, or of one of vLLM's own such as `/tokenize`."""
+        """Return the URL of a route, of OpenAI's API (`/models`) or of vLLM's own (`/tokenize`)."""
         base = self.root if route in _OUTSIDE_V1 else self.api
         return f"{base}{route}" + (f"?{self.query}" if self.query else "")
 
@@ -50,8 +50,8 @@ class Address(NamedTuple):
 def normalize_url(url: str) -> str:
     """Return a base URL in the spelling that OpenAI's client expects.
 
-    Drop a final slash and `/chat/completions`, and add `/v1` if there is no path. A text that is not a URL is returned
-    unchanged.
+    A final slash and `/chat/completions` are dropped, and `/v1` is added if there is no path. A text that is not a URL
+    is returned unchanged.
 
     >>> normalize_url("https://open.bigmodel.cn/api/paas/v4/chat/completions")
     'https://open.bigmodel.cn/api/paas/v4'

@@ -1,4 +1,4 @@
-"""Find the answer in a judge's prompt, for scoring heads that read the mean over its tokens beside the last token."""
+"""Find the judged answer in a prompt, for scoring heads that read the answer's tokens as well as the prompt's last."""
 
 import math
 import re
@@ -12,7 +12,9 @@ _QUOTED = re.compile(r"^> .*(?:\n> .*)*", re.MULTILINE)
 
 
 def cut_answer(messages: Sequence[Mapping[str, Any]]) -> list[Any]:
-    """Return a prompt without its last quoted text, which is the answer to be judged; unchanged with images.
+    """Return a prompt without its last quoted text, which is the judged answer.
+
+    Messages with images (content in parts) are returned unchanged.
 
     >>> cut_answer([{"role": "user", "content": "# Question\\n> ?\\n# Answer\\n> One.\\n> Two."}])[0]["content"]
     '# Question\\n> ?\\n# Answer\\n'
@@ -27,7 +29,7 @@ def cut_answer(messages: Sequence[Mapping[str, Any]]) -> list[Any]:
 
 
 def count_common(first: Sequence[int], second: Sequence[int]) -> int:
-    """Return the length of the common prefix of two rows of token ids.
+    """Return the length of the common prefix of two sequences of token ids.
 
     >>> count_common([7, 7, 1, 2], [7, 7, 3])
     2
@@ -36,10 +38,12 @@ def count_common(first: Sequence[int], second: Sequence[int]) -> int:
 
 
 def find_answer(ids: Sequence[int], without: Sequence[int]) -> int:
-    """Return the index of the token with which the answer of a prompt begins.
+    """Return the index of the first token of the judged answer in a prompt.
 
-    `ids`: token ids of the prompt. `without`: those of the prompt as `cut_answer` returns it. If both are the same, all
-    of the prompt counts as its answer.
+    Args:
+        ids: Token ids of the prompt.
+        without: Token ids of the prompt without the answer (`cut_answer`). If they equal `ids`, return 0: the whole
+            prompt then counts as the answer.
 
     >>> find_answer([7, 7, 1, 2, 9], [7, 7, 9]), find_answer([7, 7], [7, 7])
     (2, 0)
@@ -49,10 +53,14 @@ def find_answer(ids: Sequence[int], without: Sequence[int]) -> int:
 
 
 def rate_answer(logits: Sequence[Sequence[float]], start: int) -> list[float]:
-    """Return the probabilities [ratings] by a head's logits [tokens × 2 ratings] of a prompt whose answer begins at
-    token `start`.
+    """Return the rating probabilities of a scoring head that reads the last token and the mean over the answer.
 
-    The first half of the classes reads the last token, the second half the mean over the tokens from `start` on.
+    The head has two classes per rating. A rating's logit is the sum of two logits: that of its class in the first half,
+    at the last token, and that of its class in the second half, averaged over the tokens from `start` on.
+
+    Args:
+        logits: The head's logits for a prompt [tokens × classes].
+        start: Index of the first token of the judged answer (`find_answer`).
 
     >>> rate_answer([[9, 9, 5, 5], [9, 9, 0, 2], [1, 1, 4, 2]], start=1)
     [0.5, 0.5]

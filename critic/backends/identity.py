@@ -1,4 +1,4 @@
-"""Identify a judge by its folder: its name, the notes of its training, and the settings that change it."""
+"""Identify a judge by its checkpoint folder: its name, its training notes, and settings that change its verdicts."""
 
 import contextlib
 import hashlib
@@ -31,8 +31,8 @@ SIGHT = ("vision", "visual", "image", "img", "video", "mm_vision", "vit_")
 def read_notes(folder: Path) -> dict[str, Any]:
     """Return the training notes of a judge (critic.json), with `architectures` from config.json added.
 
-    Return {} for a model that was not trained here. Raises UsageError if the folder holds no model, or if critic.json
-    is not as training writes it.
+    Return {} for a model without training notes. Raises UsageError if the folder has no model, or if critic.json is not
+    what training writes.
     """
     missing = [name for name in ("config.json", "tokenizer_config.json") if not (folder / name).is_file()]
     if missing:
@@ -52,19 +52,20 @@ def read_notes(folder: Path) -> dict[str, Any]:
 def own_name(model: str, facts: dict[str, Any], extra: Sequence[str] = (), settings: str = "") -> str:
     """Return a judge's name: the folder's name, "@" and a hash of everything that determines its verdicts.
 
-    `model`: the checkpoint folder. A name that is no folder (a model of a hub) is returned unchanged.
-    `facts`: its training notes (`read_notes`).
+    `model`: the checkpoint folder. A name that is not a folder (a model of a hub) is returned unchanged.
+    `facts`: the judge's training notes (`read_notes`).
     `extra`: additional vLLM options; settings of the image processor among them count as part of the processor.
     `settings`: changed vLLM settings (`describe_settings`), or "".
 
-    The hash covers the weights and `settings`. It covers the processor if the model accepts images, or if the processor
-    is not the one of training.
+    The hash covers the weights, `settings`, and `facts["adopted"]`: the prompts of a judge trained elsewhere, and its
+    map from scores to ratings. It also covers the processor (tokenizer, chat template and image processor) if the model
+    accepts images, or if the processor is not the one of training. Without weights, the name has no hash.
     """
     if not Path(model).is_dir():
         return model
     made_of = "".join(facts.get("weights", {}).values()) or _hash_weights(Path(model))
     if made_of:
-        # A text judge with the processor of its training keeps the name that older files know it by.
+        # A text judge with the processor of its training keeps the name that it has in older files.
         processor = hash_processor(model, extra) or ""
         made_of += processor if sees_images(model) or facts.get("processor", processor) != processor else ""
         made_of += settings
@@ -75,14 +76,15 @@ def own_name(model: str, facts: dict[str, Any], extra: Sequence[str] = (), setti
 
 
 EDGE = 65_536
-"""Number of bytes hashed at the end of each weights file; the header is equal for all trainings of one base model."""
+"""Number of bytes that are hashed at the end of each weights file. The header alone is equal for all trained judges of
+one base model."""
 
 
 def _hash_weights(folder: Path) -> str:
-    """Return a hash of a model folder without training notes, or "" if it has no weights.
+    """Return a hash of the weights in a model folder that has no training notes, or "" if it has no weights.
 
-    It covers config.json, and for each weights file its name, size, header (tensor names, types and shapes) and last
-    EDGE bytes. Hashing whole files would take minutes.
+    The hash covers config.json, and of each weights file the name, the size, the header (tensor names, types and
+    shapes) and the last EDGE bytes. Hashing whole files would take minutes.
     """
     config = folder / "config.json"
     digest = hashlib.sha256(config.read_bytes() if config.is_file() else b"")
@@ -99,7 +101,7 @@ def _hash_weights(folder: Path) -> str:
 
 
 def parse_options(parser: Any, words: Sequence[str]) -> dict[str, Any]:
-    """Parse vLLM's command-line options `words` with vLLM's `parser`, and return all settings by name.
+    """Parse the command-line options `words` with vLLM's `parser`. Return setting name -> value, defaults included.
 
     Raises UsageError for an invalid option.
     """
@@ -116,17 +118,20 @@ def parse_options(parser: Any, words: Sequence[str]) -> dict[str, Any]:
 
 
 def describe_settings(plain: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
-    """Return, as JSON, those `settings` that change a judge's verdicts and differ from the defaults `plain`; "" if none
-    do.
+    """Return the vLLM settings that can change a judge's verdicts (OTHERS) and are not at their default, as JSON.
 
-    Files and folders are represented by hashes.
+    Return "" if there are none. Values that name a file or folder are replaced by its hash.
+
+    Args:
+        plain: The settings that a judge is run with by default, by name.
+        settings: The settings to describe, by name.
     """
     others = {name: _describe_value(settings[name]) for name in OTHERS if settings.get(name) != plain.get(name)}
     return json.dumps(others, sort_keys=True, default=repr) if others else ""
 
 
 def _describe_value(value: Any) -> Any:
-    """Return the hash of a file or folder if `value` is a path to one; any other value unchanged."""
+    """Return a hash if `value` is the path of a file or of a folder with processor files, else `value` unchanged."""
     # A chat template may be given as text, which no file system takes as a name.
     if not isinstance(value, str) or len(value) > 255 or "\n" in value:
         return value
@@ -136,7 +141,7 @@ def _describe_value(value: Any) -> Any:
 def hash_processor(model: str, extra: Sequence[str] = ()) -> str | None:
     """Return a hash of the tokenizer, chat template and image processor in the folder `model`, or None if it has none.
 
-    The hash includes processor settings (pixels, tiles) among `extra`, additional vLLM options.
+    `extra`: additional vLLM options; those that set up the processor (pixels, tiles) are hashed too.
     """
     files = sorted(path for part in PROCESSOR for path in Path(model).glob(part)) if Path(model).is_dir() else []
     digests = "".join(f"{path.name} {jsonl.sha256(path)}\n" for path in files)
@@ -149,7 +154,10 @@ def hash_processor(model: str, extra: Sequence[str] = ()) -> str | None:
 
 
 def sees_images(model: str) -> bool | None:
-    """Return True if a model's configuration or processor mentions images, else False; None without config.json."""
+    """Return True if the model in the folder `model` accepts images, by its configuration or processor, else False.
+
+    Return None if there is no config.json.
+    """
     config = Path(model) / "config.json"
     if not config.is_file():
         return None
@@ -161,24 +169,33 @@ def sees_images(model: str) -> bool | None:
 
 
 def is_classifier(facts: dict[str, Any]) -> bool:
-    """Return True if `facts`, a judge's training notes (`read_notes`), describe a scoring head."""
+    """Return True if a judge is a scoring head, by its training notes `facts` (`read_notes`)."""
     return any(name.endswith("ForSequenceClassification") for name in facts.get("architectures", ()))
 
 
 def reads_answer(facts: dict[str, Any]) -> bool:
-    """Return True if `facts` (`read_notes`) describe a head that reads the answer's tokens beside the last one."""
+    """Return True if a judge is a scoring head that also reads the answer's tokens (critic.backends.answers).
+
+    `facts`: its training notes (`read_notes`).
+    """
     recipe = facts.get("recipe", {})
     return bool(recipe.get("read_answer")) and recipe.get("objective") == "head"
 
 
 def describe(facts: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields that a server publishes about a judge, from its training notes (`read_notes`).
+    """Return the facts that a server publishes about a judge, from its training notes `facts` (`read_notes`).
 
-    `forms`: those it learned. `trained_on`: SHA-256 of its files of training rows. `gives`: the output of a scoring
-    head. `read_answer`: True if the head reads more than the last token. `criteria`: those by which a head rates, with
-    the scale of each; `apart`: True if some of its rows were scored by other criteria than others. A head that compares
-    answers also has `tie_band`: two scores that differ by at most this are a tie. A judge trained elsewhere has those
-    that `critic adopt` wrote.
+    `forms`: the prompt forms that it was trained on.
+    `trained_on`: SHA-256 of the files of its training rows.
+    `gives`: the output of a scoring head, in words.
+    `read_answer`: True if a scoring head also reads the tokens of the judged answer.
+    `criteria`: criterion -> (lowest, highest score), for a head that rates by criteria.
+    `apart`: True if not all training rows were scored by the same criteria.
+    `tie_band`: the largest score difference that is a tie, for a head that compares answers by their scores.
+    `pack`, `ordinal`, `calibrated_on`: the prompts of a judge trained elsewhere, its map from scores to ratings
+        (`grader.spread_score`), and hashes of the rows that the map was fitted on (written by `critic adopt`).
+
+    Facts that do not apply to the judge are left out.
     """
     about: dict[str, Any] = {"forms": forms} if (forms := list_learned_forms(facts)) else {}
     about |= {"read_answer": True} if reads_answer(facts) else {}
@@ -194,10 +211,9 @@ def describe(facts: dict[str, Any]) -> dict[str, Any]:
 
 
 def list_learned_forms(facts: dict[str, Any]) -> tuple[str, ...]:
-    """Return the prompt forms that a judge was trained on, without their language, from its training notes
-    (`read_notes`).
+    """Return the names of the prompt forms that a judge was trained on, without the language.
 
-    Forms that no training row was in (`untaught`) are left out.
+    `facts`: its training notes (`read_notes`). Forms without a single training row (`untaught`) are left out.
 
     >>> list_learned_forms({"recipe": {"forms": {"pointwise@en": 0.5, "pointwise@zh": 0.5, "pairwise": 0.0}}})
     ('pointwise',)

@@ -1,4 +1,4 @@
-"""Layers between a stage and a source of replies: a cache of replies, a token budget, and a meter."""
+"""Wrappers around a backend: a cache of replies, and a meter that counts tokens and keeps a budget."""
 
 import hashlib
 import sqlite3
@@ -17,7 +17,7 @@ from critic.errors import Refused, UsageError, located, notify
 
 
 class Layer:
-    """A backend that wraps another, and delegates everything to it that a subclass does not override."""
+    """A backend that wraps the backend `inner`. What a subclass does not override is delegated to `inner`."""
 
     endpoint: str
     max_concurrency: int
@@ -45,7 +45,7 @@ class Layer:
 
 
 def walk_layers(backend: Backend) -> Iterator[Backend]:
-    """Yield a backend and the backends that it wraps, from the outermost to the innermost."""
+    """Yield a backend and, if it is a Layer, the backends that it wraps, from the outermost to the innermost."""
     yield backend
     while isinstance(backend, Layer):
         backend = backend.inner
@@ -53,16 +53,19 @@ def walk_layers(backend: Backend) -> Iterator[Backend]:
 
 
 def list_unsupported(backend: Backend) -> set[str]:
-    """Return the request fields that a backend's servers refused, so that later requests omit them."""
+    """Return the names of the request fields that the servers of a backend have refused so far.
+
+    Later requests omit these fields (`OpenAIBackend.unsupported`).
+    """
     *_, inner = walk_layers(backend)
     sources = [inner, *(endpoint.backend for endpoint in getattr(inner, "endpoints", ()))]
     return {name for source in sources for name in getattr(source, "unsupported", ())}
 
 
 class Cached(Layer):
-    """Caches replies in the SQLite file `path`, keyed by model name (NAME@HASH), processor hash and request.
+    """A cache of replies in the SQLite file `path`, keyed by model name (NAME@HASH), processor hash and request.
 
-    A cached reply has 0 attempts. Set `fresh` to ignore cached replies and overwrite them. Raises UsageError if the
+    A cached reply has 0 `attempts`. Set `fresh` to ignore cached replies and overwrite them. Raises UsageError if the
     file cannot be used.
     """
 
@@ -71,7 +74,7 @@ class Cached(Layer):
         self.path, self.fresh = path, fresh
         self._file: sqlite3.Connection
         name = inner.served.name
-        # Another model under the same name would be answered from this one's replies.
+        # Otherwise replies of one model would be returned for another model with the same name.
         if "@" not in name:
             problem = f"{name} has no mark of its weights (NAME@HASH): replies are cached by its name only"
             notify(f"--cache {path}: {problem}")
@@ -112,8 +115,8 @@ class Cached(Layer):
 class Budget(Struct, kw_only=True):
     """The token budget of a run, shared by all judges of a panel.
 
-    `limit`: most tokens to use, prompt and completion together, including cached prompt tokens. Requests in flight when
-        it is reached may exceed it.
+    `limit`: most tokens to use, prompt and completion together, including cached prompt tokens. Requests that are in
+        flight when the limit is reached may exceed it.
     `used`: tokens used so far.
     `uncounted`: the endpoint of a reply that had no token counts, or None.
     """
@@ -124,10 +127,10 @@ class Budget(Struct, kw_only=True):
 
 
 class Metered(Layer):
-    """Measures what requests take, and keeps to a `budget` if one is given.
+    """A meter of tokens and time, which refuses requests once a `budget` is used up (None for no budget).
 
-    Raises Refused with the failure `budget` once the budget is used up, and UsageError for any request after a reply
-    without token counts, since the budget cannot be kept then.
+    `chat` raises Refused with the failure `budget` then. With a budget, it raises UsageError after a reply without
+    token counts, because the budget cannot be kept.
     """
 
     def __init__(self, inner: Backend, budget: Budget | None) -> None:
@@ -136,10 +139,10 @@ class Metered(Layer):
         self._in_flight, self._since = 0, 0.0
 
     def measure(self) -> Counter[str]:
-        """Return totals of all requests so far, whole numbers by name. It blocks as `Backend.count_prefix_hits` does.
+        """Return totals over all requests so far. This call blocks as `Backend.count_prefix_hits` does.
 
-        - tokens: tokens of the replies, prompt and completion together.
-        - waiting_ms: milliseconds in which a request was in flight, pauses between tries included.
+        - tokens: tokens used, prompt and completion together.
+        - waiting_ms: milliseconds during which at least one request was in flight, pauses between tries included.
         - queries, hits: the counters of vLLM's prefix cache.
         """
         return self._spent + self.inner.count_prefix_hits()

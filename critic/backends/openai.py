@@ -1,4 +1,4 @@
-"""Any OpenAI-compatible server over HTTP, with bounded, jittered and visible retries."""
+"""Backend for any OpenAI-compatible server over HTTP, with bounded, jittered and counted retries."""
 
 import asyncio
 import base64
@@ -28,10 +28,10 @@ from critic.records import RATINGS
 _FILE = msgspec.toml.decode(Path(__file__).with_suffix(".toml").read_bytes())
 
 TOO_LONG: list[str] = _FILE["too_long"]
-"""Phrases in error messages of servers if the prompt does not fit the context window."""
+"""Phrases in servers' error messages about a prompt that does not fit the context window."""
 
 ODD = (LookupError, TypeError, ValueError, AttributeError, OverflowError)
-"""Exceptions that may be raised while a malformed answer is read."""
+"""Exceptions that may be raised while a malformed answer of a server is parsed."""
 
 THOUGHTS = ("reasoning_content", "reasoning")
 """Message fields that hold the reasoning, separate from the answer: DeepSeek's name and vLLM's."""
@@ -40,7 +40,10 @@ RED: str = _FILE["red"]
 """A small image (32 x 32 red pixels) as a data URI."""
 
 Parser = Callable[[dict[str, Any], int], Reply]
-"""Function from a server's answer and the number of the try, from 1, to a reply. It raises one of ODD."""
+"""Function that parses a server's decoded answer; its second argument is the number of the try, from 1.
+
+It raises one of ODD if the answer is malformed.
+"""
 
 RETRIED_STATUS = {408, 409, 425, 429}
 
@@ -48,17 +51,17 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0
 """Seconds before the second try, and the longest pause between two tries unless the server requests more."""
 
 LONGEST_WISH = 120.0
-"""Longest Retry-After that is obeyed, in seconds."""
+"""Longest wait that a server may request, in seconds; longer waits are cut to this."""
 
 OURS = {"x-critic-contract": "none", "x-critic-rating": "whole"}
 """Headers for a server started by `critic serve`: do not apply its prompt contracts, and return the log probabilities
 of the rating only."""
 
 NO_LIST = (httpx.codes.NOT_FOUND, httpx.codes.METHOD_NOT_ALLOWED, httpx.codes.NOT_IMPLEMENTED)
-"""Statuses with which a server answers if it has no list of models."""
+"""HTTP statuses of servers without a list of models."""
 
 NO_KEY = (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN)
-"""Statuses with which a server rejects the API key."""
+"""HTTP statuses of servers that reject the API key."""
 
 _PREFIX_CACHE = re.compile(r"^vllm:prefix_cache_(queries|hits)_total(?:\{.*\})? ([\d.e+]+)", re.MULTILINE)
 """Matches a counter of the prefix cache in the text of vLLM's route /metrics."""
@@ -69,11 +72,14 @@ GIVE_KEY = "does not take the API key: give its own by --api-key or OPENAI_API_K
 class OpenAIBackend(backends.Backend):
     """An OpenAI-compatible server at `base_url`. Call `choose` to select a model before the first request.
 
-    `api_key`: None or "" if the server needs no key. `timeout`: seconds per try. `connections`: concurrent requests.
+    `api_key`: None or "" if the server needs no key.
+    `timeout`: seconds per try.
+    `connections`: most concurrent requests.
     `attempts`: most tries per call. A call is repeated after a timeout, a lost connection, a malformed reply, a status
-        in RETRIED_STATUS, or 5xx.
-    `offered`: the server's list of models, by name; {} before `choose`, or if it has none.
-    `unsupported`: request fields that the server refused so far (`refusals.OPTIONAL`); later requests omit them.
+        in RETRIED_STATUS, or 5xx (except 501).
+    `offered`: model name -> entry in the server's list of models; {} before `choose`, or if there is no list.
+    `unsupported`: names of the request fields that the server has refused so far (`refusals.OPTIONAL`). Later requests
+        omit them.
 
     Error messages contain neither the key nor the password in the URL.
     """
@@ -114,9 +120,9 @@ class OpenAIBackend(backends.Backend):
 
     @cached_property
     def _session(self) -> aiohttp.ClientSession:
-        """HTTP client for concurrent chat requests; needs a running event loop.
+        """HTTP client for concurrent chat requests. It needs a running event loop.
 
-        It is aiohttp's: with dozens of requests in flight httpx takes ten times the processor time.
+        aiohttp is used because, with dozens of requests in flight, httpx takes ten times the processor time.
         """
         return aiohttp.ClientSession(
             headers={**self._headers, "Content-Type": "application/json"},
@@ -128,11 +134,12 @@ class OpenAIBackend(backends.Backend):
         )
 
     def choose(self, name: str | None) -> ModelInfo:
-        """Select the model `name` (None: the one in the URL, or else the server's first), and return what is known
-        about it.
+        """Select a model and return what is known about it.
+
+        `name`: the model's name; None selects the model that the URL names, or else the server's first one.
 
         If the server has no list of models, a name given here or in the URL is trusted. Raises UsageError if the server
-        does not answer, or lists other models only.
+        does not answer, or does not list the model.
         """
         name = name or self._address.deployment
         offered = self._list_models(name)
@@ -145,18 +152,18 @@ class OpenAIBackend(backends.Backend):
         chosen = offered[name] if name is not None else next(iter(offered.values()))
         is_vllm, processor = chosen.get("owned_by") == "vllm", chosen.get("processor")
         if is_vllm and chosen.get("root"):
-            # A judge may be served under aliases; its own name has a hash of its weights.
+            # A judge may be served under several names; the one with a hash of its weights is used.
             same = (model for model in offered.values() if model.get("root") == chosen["root"] and "@" in model["id"])
             chosen = next(same, chosen)
         classes = self._count_classes(chosen["id"]) if is_vllm else 0
         try:
             msgspec.convert(chosen, backends.Told)
         except msgspec.ValidationError as error:
-            # Another program's fields may have these names. A judge that brings its words along is one of ours.
+            # Other programs may use the same field names. Only `critic serve` publishes a pack.
             if "pack" in chosen:
                 raise UsageError(f"{self.endpoint}: another version of critic serves {chosen['id']}: {error}") from None
             chosen = {name: value for name, value in chosen.items() if name not in backends.Told.__struct_fields__}
-        # Of a reward model that others serve nothing more is known: it compares, and only equal scores are a tie.
+        # A reward model that another program serves: it compares answers, and only equal scores are a tie.
         chosen = {"tie_band": 0.0, **chosen} if classes == 1 else chosen
         self.served = ModelInfo(
             chosen["id"],
@@ -169,8 +176,9 @@ class OpenAIBackend(backends.Backend):
         return self.served
 
     def _list_models(self, name: str | None) -> dict[str, dict[str, Any]] | None:
-        """Return the server's models by name, or None if it has no usable list and `name` is given.
+        """Return the server's list of models: name -> entry.
 
+        `name`: the model that will be used, or None. If it is given and the server has no usable list, return None.
         Raises UsageError if the server does not answer or offers no model.
         """
         # Azure lists what could be deployed, not what is.
@@ -180,7 +188,7 @@ class OpenAIBackend(backends.Backend):
         try:
             answer = self._plain.get(self._address.url("/models"))
             status = answer.status_code
-            # A key may be good for completions only.
+            # Some keys are valid for completions but not for the list.
             if name is not None and status in (*NO_LIST, *(NO_KEY if self._key else ())):
                 return None
             if status in NO_KEY:
@@ -200,7 +208,7 @@ class OpenAIBackend(backends.Backend):
         return offered
 
     def _mask(self, text: str) -> str:
-        """Return the text without this server's key and password."""
+        """Return the text without secrets (`errors.mask`), such as this server's key and password."""
         return mask(text, [self._key, *self._address.secrets])
 
     @cache  # noqa: B019 - of the few backends of a run
@@ -219,8 +227,10 @@ class OpenAIBackend(backends.Backend):
         return None
 
     def _count_classes(self, name: str) -> int:
-        """Return the number of classes of a vLLM model: 10 for a rating head, 1 for a comparing head, 0 for other
-        models."""
+        """Return the number of classes of the vLLM model `name`: 10 for a head that rates, 1 for a head that compares.
+
+        Return 0 for models that generate text.
+        """
         question = [{"role": "user", "content": "?"}]
         with suppress(httpx.HTTPError, *ODD):
             answer = self._post_once("/classify", _build_classify_body(name, question))
@@ -231,7 +241,7 @@ class OpenAIBackend(backends.Backend):
     def count_tokens(self, messages: Sequence[ChatMessage]) -> int:
         """Return the number of tokens of a prompt as vLLM counts them (route `/tokenize`).
 
-        Raises Refused if the server has no such route, or Transient if it does not answer.
+        Raises Refused if the server has no such route or gives no count, or Transient if it does not answer.
         """
         try:
             return int(self._tokenize(messages, add_generation_prompt=ends_open(messages))["count"])
@@ -258,15 +268,15 @@ class OpenAIBackend(backends.Backend):
         return loads(answer.content)
 
     def _post_once(self, route: str, body: dict[str, Any]) -> httpx.Response:
-        """Send one POST request and return the answer. It blocks: call it outside the event loop's thread."""
+        """Send one POST request and return the answer. This call blocks: make it outside the event loop's thread."""
         return self._plain.post(self._address.url(route), json=body)
 
     async def chat(self, request: Request) -> Reply:
         """Return the reply to a request.
 
-        If the server refuses an optional field by name, the request is repeated without it. Once that succeeds, later
-        requests omit the field. Raises Refused if the server can never accept the request, Transient after the last try
-        failed, or Hopeless if the account is empty or the key is wrong.
+        If the server's error names an optional field, the request is repeated without that field. Once that succeeds,
+        later requests omit the field. Raises Refused if the server will never accept the request, Transient after the
+        last try failed, or Hopeless if the account is empty or the key is wrong.
         """
         self.served.check(request)
         if request.classify:
@@ -281,7 +291,8 @@ class OpenAIBackend(backends.Backend):
                 reply = await self._request(refusals.drop_unsupported(body, self.unsupported | left_out.keys()))
             except Refused as error:
                 last = next(reversed(left_out), "max_tokens")
-                # Refused in the same words without it: it was another field. The limit's two names are one field.
+                # The same error without the field: another field is the cause. `max_tokens` and
+                # `max_completion_tokens` are the same field.
                 if last != "max_tokens" and str(left_out[last]) == str(error):
                     innocent |= {"max_tokens", last} if last == "max_completion_tokens" else {last}
                     left_out = {name: why for name, why in left_out.items() if name not in innocent}
@@ -291,7 +302,7 @@ class OpenAIBackend(backends.Backend):
                     raise
                 left_out[fields[0]] = error
                 continue
-            # Only a reply shows that it was this field: some servers repeat the whole request in their error.
+            # Only success shows that this field was the cause: some servers repeat the whole request in their error.
             for name in left_out.keys() - self.unsupported:
                 notify(f"{self.endpoint} takes no {name}; {refusals.OPTIONAL[name][1]}: {left_out[name]}")
             self.unsupported |= left_out.keys()
@@ -299,7 +310,7 @@ class OpenAIBackend(backends.Backend):
             return reply
 
     async def _classify(self, messages: Sequence[ChatMessage]) -> Reply:
-        """Return the class probabilities of a scoring head. Raises as `chat` does."""
+        """Return a scoring head's reply to a prompt, with its outputs in `classes`. Raises as `chat` does."""
         body = _build_classify_body(self.served.name, messages)
         if not self.served.reads_answer:
             return await self._request(body, "/classify", _parse_classes)
@@ -307,7 +318,10 @@ class OpenAIBackend(backends.Backend):
         return await self._request(body, "/pooling", partial(_parse_logits, answer=answer))
 
     def _find_answer(self, messages: Sequence[ChatMessage]) -> int:
-        """Return the index of the token with which the answer of a prompt begins. Raises Transient without a reply."""
+        """Return the index of the first token of the judged answer in a prompt (`answers.find_answer`).
+
+        Raises Transient if the server does not tokenize the prompt.
+        """
         try:
             shown = (self._tokenize(part, add_generation_prompt=True) for part in (messages, cut_answer(messages)))
             return find_answer(*(tokenized["tokens"] for tokenized in shown))
@@ -315,15 +329,19 @@ class OpenAIBackend(backends.Backend):
             raise Transient(f"the prompt cannot be tokenized: {one_line(error)}") from None
 
     def _check_route(self, error: Refused) -> None:
-        """Raise Hopeless if the server has no chat route (404 or 405) and has never answered as an OpenAI-compatible
-        server."""
+        """Raise Hopeless if `error` says that there is no chat route (status 404 or 405), unless the server is known.
+
+        A server is known once a list of models or a reply has shown that it is OpenAI-compatible.
+        """
         if not self._is_known and str(error).startswith(("HTTP 404", "HTTP 405")):
             where = f"{self._address.api}/chat/completions"
             raise Hopeless(f"{backends.NO_ANSWER} at {where}: {error}; give what stands before /chat") from None
 
     async def _find_token(self, request: Request) -> int | None:
-        """Return the id of the request's `forced_token`, or None if it is not set, not found, or the server takes no
-        logit bias."""
+        """Return the token id of the request's `forced_token`.
+
+        Return None if the request has none, if no single token spells it, or if the server accepts no logit bias.
+        """
         text = request.forced_token
         if text is None or "logit_bias" in self.unsupported:
             return None
@@ -332,9 +350,9 @@ class OpenAIBackend(backends.Backend):
         return self._tokens[text]
 
     def _find_last_token(self, messages: Sequence[ChatMessage], text: str) -> int | None:
-        """Return the id of the token that spells `text` after the last message.
+        """Return the id of the token that spells `text` as a continuation of the last message.
 
-        Return None if no single token does, or if the server cannot tokenize.
+        Return None if no single token spells it, or if the server cannot tokenize.
         """
         prefixed = [{"role": "user", "content": "?"}, {**messages[-1], "content": messages[-1]["content"] + text}]
         unfinished = {"continue_final_message": True, "add_generation_prompt": False}
@@ -346,7 +364,11 @@ class OpenAIBackend(backends.Backend):
     async def _request(
         self, body: dict[str, Any], route: str = "/chat/completions", parse: Parser | None = None
     ) -> Reply:
-        """Send `body` up to `attempts` times until there is a reply. Raises Transient with the last problem."""
+        """Send `body` to a route up to `attempts` times until there is a reply.
+
+        `parse`: parses the server's answer; by default as a chat completion. Raises Transient with the last problem, or
+        Refused or Hopeless at once.
+        """
         for attempt in range(1, self.attempts + 1):
             try:
                 return await self._request_once(body, route, attempt, parse or _parse_reply)
@@ -382,9 +404,9 @@ class OpenAIBackend(backends.Backend):
         return body
 
     async def _request_once(self, body: dict[str, Any], route: str, attempt: int, parse: Parser) -> Reply:
-        """Send one request and return the reply that `parse` makes of it; `attempt` is its number, from 1.
+        """Send one request and return the reply that `parse` reads from the server's answer.
 
-        Raises Transient, Refused or Hopeless, depending on the server's answer.
+        `attempt`: number of the try, from 1. Raises Transient, Refused or Hopeless, depending on the answer.
         """
         url = self._address.url(route)
         try:
@@ -395,7 +417,7 @@ class OpenAIBackend(backends.Backend):
             raise Transient(self._mask(one_line(error))) from None
         answered = _decode(raw)
         problem = _find_error(answered)
-        # Gateways report an upstream's failure inside a 200.
+        # Gateways report another server's failure in an answer with status 200.
         if status != httpx.codes.OK or problem is not None:
             fields = refusals.find_refused_fields(answered, _read_message(raw, answered), body)
             message = self._describe_error(status, raw, answered)
@@ -409,7 +431,7 @@ class OpenAIBackend(backends.Backend):
             ten = headers.get("x-critic-ten")
             return reply if ten is None else replace(reply, ten_given_one=float(ten))
         except ODD as error:
-            # A page of a proxy, or another program on this port: it may pass.
+            # A page of a proxy, or another program on this port: a later try may succeed.
             message = self._describe_error(status, raw, answered)
             self._check_account(status, None, message, sent)
             raise Transient(f"not a chat completion ({one_line(error)}): {message}") from None
@@ -424,10 +446,12 @@ class OpenAIBackend(backends.Backend):
         return f"HTTP {status}: {self._mask(_read_message(raw, answered))[:300]}"
 
     def _raise_for_status(self, status: int, message: str, wish: float | None, fields: Sequence[str]) -> None:
-        """Raise Transient or Refused if the status is an error.
+        """Raise Transient or Refused if the HTTP status is an error.
 
-        `wish` is the wait in seconds that the server requests, or None. `fields` are the request fields that it
-        rejects.
+        Args:
+            message: The error message for the exception.
+            wish: The wait in seconds that the server requests, or None.
+            fields: The names of the request fields that it rejects.
         """
         if status in RETRIED_STATUS or (status >= 500 and status != httpx.codes.NOT_IMPLEMENTED):
             raise Transient(message, wish)
@@ -441,8 +465,11 @@ class OpenAIBackend(backends.Backend):
     def _check_account(self, status: int, error: Any, message: str, sent: bytes) -> None:
         """Raise Hopeless if the account is empty or the key is wrong, so that waiting cannot help.
 
-        `error` is the error object in the answer, or None. `sent` is the request body, which some servers repeat in the
-        error.
+        Args:
+            status: The HTTP status of the answer.
+            error: The error object in the answer, or None.
+            message: The error message for the exception.
+            sent: The request body, which some servers repeat in their error.
         """
         if status == httpx.codes.UNAUTHORIZED:
             raise Hopeless(f"{self.endpoint} {GIVE_KEY} ({message})")
@@ -453,9 +480,10 @@ class OpenAIBackend(backends.Backend):
 
 
 def _build_credentials(user: str | None, api_key: str | None, azure: bool) -> dict[str, str]:
-    """Return the header that authenticates, or {} without credentials.
+    """Return the HTTP header that authenticates, as a dict; {} without credentials.
 
-    `user` is USER:PASSWORD from the URL, and takes precedence over `api_key`.
+    `user`: USER:PASSWORD from the URL, or None. It takes precedence over `api_key`. `azure`: the key goes into Azure's
+    header `api-key`.
     """
     if user:
         return {"Authorization": f"Basic {base64.b64encode(user.encode()).decode()}"}
@@ -465,7 +493,7 @@ def _build_credentials(user: str | None, api_key: str | None, azure: bool) -> di
 
 
 def _decode(raw: bytes) -> Any:
-    """Decode the JSON body of an answer; return None if it is not JSON."""
+    """Decode the JSON body of an answer. A list with one item becomes that item. Return None if it is not JSON."""
     answer = None
     try:
         answer = msgspec.json.decode(raw)
@@ -498,13 +526,19 @@ def _as_table(value: Any) -> dict[str, Any]:
 
 
 def _parse_logits(answered: dict[str, Any], attempt: int, answer: int) -> Reply:
-    """Parse the reply of a scoring head that reads the prompt's tokens from `answer` on: the classes of each token."""
+    """Parse the answer of vLLM's route `/pooling` for a scoring head that also reads the judged answer's tokens.
+
+    `answer`: index of the first token of the judged answer. Raises one of ODD if the server's answer is malformed.
+    """
     (prompt,) = answered["data"]
     return _parse_classes({**answered, "data": [{"probs": rate_answer(prompt["data"], answer)}]}, attempt)
 
 
 def _parse_classes(answer: dict[str, Any], attempt: int) -> Reply:
-    """Parse the reply of a scoring head: class probabilities, or one score. Raises one of ODD if it is malformed."""
+    """Parse the answer of vLLM's route `/classify`: class probabilities, or a single score.
+
+    Raises one of ODD if it is malformed.
+    """
     shares = [float(share) for share in answer["data"][0]["probs"]]
     if not all(math.isfinite(share) and (len(shares) == 1 or 0 <= share <= 1) for share in shares):
         raise ValueError("probabilities outside 0..1, or a score that is not finite")
@@ -514,8 +548,7 @@ def _parse_classes(answer: dict[str, Any], attempt: int) -> Reply:
 
 
 def _parse_tokens(logprobs: Any) -> list[Token]:
-    """Parse the generated tokens with their top log probabilities; return [] if the server sends no top log
-    probabilities."""
+    """Parse the field `logprobs` of a chat completion to tokens. Return [] if it has no top log probabilities."""
     tokens = list[Token]()
     with suppress(*ODD):
         for entry in logprobs["content"]:
@@ -528,7 +561,7 @@ def _parse_tokens(logprobs: Any) -> list[Token]:
 
 
 def _parse_reply(answer: dict[str, Any], attempt: int) -> Reply:
-    """Parse a chat completion. Raises one of ODD if it is malformed."""
+    """Parse a server's chat completion. Raises one of ODD if it is malformed."""
     choice, usage = answer["choices"][0], _as_table(answer.get("usage"))
     message, finish = choice["message"], choice.get("finish_reason")
     text, refusal = message.get("content") or "", message.get("refusal")
@@ -559,7 +592,7 @@ def _parse_reply(answer: dict[str, Any], attempt: int) -> Reply:
 
 
 def _read_answered_by(answer: Mapping[str, Any]) -> str:
-    """Return the model and, in brackets, the system fingerprint that an answer states, or "" if it states none.
+    """Return the model name in an answer and, in brackets, its system fingerprint; "" if the answer has neither.
 
     >>> _read_answered_by({"model": "gpt-4o-2024-08-06", "system_fingerprint": "fp_1"})
     'gpt-4o-2024-08-06 (fp_1)'
@@ -572,7 +605,7 @@ def _read_answered_by(answer: Mapping[str, Any]) -> str:
 
 
 def _find_error(answer: Any) -> Any:
-    """Return the error object in an answer, at its top level or in its first choice, or None."""
+    """Return the field `error` of a decoded answer or, if there are choices, of its first choice; None without one."""
     if not isinstance(answer, dict):
         return None
     choices = answer.get("choices")
@@ -582,9 +615,10 @@ def _find_error(answer: Any) -> Any:
 
 
 def _find_status(error: Any, message: str, fields: Sequence[str]) -> int:
-    """Return the HTTP status that an error inside an answer with status 200 stands for.
+    """Return the HTTP status that fits an error in an answer with status 200.
 
-    It is the error's own code if it has one, else 400 if a retry would be useless, else 500.
+    It is the code in the error if that is an HTTP status, else 400 if a retry would be useless, else 500. `fields`: the
+    request fields that the error rejects.
     """
     code = _as_table(error).get("code")
     if type(code) is int and 400 <= code < 600:
@@ -594,7 +628,10 @@ def _find_status(error: Any, message: str, fields: Sequence[str]) -> int:
 
 
 def _read_message(raw: bytes, answer: Any) -> str:
-    """Return the server's error message on one line, or the beginning of the raw body if there is none."""
+    """Return a server's error message on one line, or the beginning of the raw body if there is no message.
+
+    `answer`: the decoded body, or None.
+    """
     error = _find_error(answer)
     table = _as_table(answer if error is None else error)
     text, code = table.get("message", error), table.get("code")

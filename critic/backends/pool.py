@@ -1,5 +1,4 @@
-"""A pool of endpoints that serve one judge: a request goes to the least busy one, a failed one is left out for a
-while."""
+"""A pool of servers that serve the same judge. Requests go to the least busy one; a failed one rests for a while."""
 
 import asyncio
 import math
@@ -19,7 +18,7 @@ from critic.errors import Hopeless, Refused, Transient, UsageError, notify
 
 
 class Choosing(Backend, Protocol):
-    """A backend that can select and describe the model it serves."""
+    """A backend that can select the model that it serves."""
 
     def choose(self, name: str | None) -> ModelInfo:
         """Select the model `name` and return what is known about it.
@@ -32,11 +31,13 @@ class Upstream:
     """One server of a pool, with its state.
 
     `backend`: None until the server has answered for the first time.
-    `in_flight`: requests in progress. `asked`: requests answered so far.
-    `failures`: failures in a row. `problem`: the last one.
+    `in_flight`: number of requests in progress.
+    `asked`: number of requests answered so far.
+    `failures`: number of failures in a row.
+    `problem`: message of the last failure, or "".
     `rests_until`: time (time.monotonic, in seconds) until which no request is sent after a failure.
-    `checked`: True if it was found to serve the pool's judge and has not failed since.
-    `reported`: True if its absence has been printed.
+    `checked`: True if the server was found to serve the pool's judge and has not failed since.
+    `reported`: True if it has been printed that the server is left out.
     """
 
     def __init__(self, url: str) -> None:
@@ -48,42 +49,46 @@ class Upstream:
         self.checked = self.reported = False
 
     def may_be_asked(self, limit: int) -> bool:
-        """Return True if a request may be sent now; `limit` is the most requests in flight per server."""
-        # After a failure it may still be down: it is tried with one request, not with as many as it takes.
+        """Return True if a request may be sent to this server now. `limit`: most requests in flight per server."""
+        # After a failure the server may still be down, so it is tried with a single request.
         return self.rests_until <= time.monotonic() and self.in_flight < (1 if self.failures else limit)
 
     def fail(self, problem: str, wish: float | None = None) -> None:
-        """Record a failure, and send no request for a while: longer after each failure in a row.
+        """Record a failure and let the server rest for a while, longer after each failure in a row.
 
-        `wish` is the wait in seconds that the server requests, or None.
+        Args:
+            problem: The failure's message.
+            wish: The wait in seconds that the server requests, or None.
         """
         now = time.monotonic()
         self.problem, self.checked = problem, False
-        # Requests that were under way together fail together: that is one failure.
+        # Requests that were in flight together fail together: they count as one failure.
         self.failures += self.rests_until <= now
         pause = min(FIRST_PAUSE * 2 ** min(self.failures - 1, 10), LONGEST_PAUSE)
         pause = max(pause, min(wish or 0.0, LONGEST_WISH))
         self.rests_until = max(self.rests_until, now + pause * random.uniform(0.8, 1.2))
 
     def retire(self, problem: str, attempts: int) -> None:
-        """Stop using this server for the rest of the run; `attempts` is recorded as its number of failures."""
+        """Stop using this server for the rest of the run.
+
+        `attempts`: recorded as the number of failures, so that the server counts as tried often enough.
+        """
         self.report(problem)
         self.problem, self.failures, self.rests_until = problem, attempts, math.inf
 
     def report(self, problem: str) -> None:
-        """Print that this server is not used, once until it is back."""
-        # It is tried again and again: a line each time would bury all others.
+        """Print that this server is left out. It is printed once until the server is back."""
+        # The server is tried again and again; a line each time would be too many.
         if not self.reported:
             notify(f"{self.url} is left out: {problem}")
         self.reported = True
 
 
 class Pool(Backend):
-    """A backend that distributes requests over the servers at `urls`, which must all serve the same judge
-    (`ModelInfo`).
+    """A backend that distributes requests over the servers at `urls`. All must serve the same judge (`ModelInfo`).
 
-    `connect`: returns a backend for a URL, with its model selected; it must try each request only once.
-    `attempts`: most tries per request, each on the least busy server.
+    `connect`: function from a URL to a backend with its model selected. The backend must try each request only once.
+    `attempts`: most tries per request, each on the server that is the least busy.
     `limit`: most requests in flight per server.
 
     A server that fails is not used for a while, longer after each failure. Raises UsageError if no server answers, or
@@ -96,7 +101,7 @@ class Pool(Backend):
         self.endpoint, self.max_concurrency, self.retries = ",".join(map(redact_url, urls)), limit * len(urls), 0
         with ThreadPoolExecutor(min(32, len(urls))) as threads:
             list(threads.map(self._reach, self.endpoints))
-        # One of many may be late; none at all is a wrong address or a server that is down.
+        # A single server may start late. If none answers, the addresses are wrong or the servers are down.
         if not self._backends():
             problems = "; ".join(endpoint.problem for endpoint in self.endpoints)
             raise UsageError(f"none of {len(urls)} endpoints answers: {problems}")
@@ -112,21 +117,23 @@ class Pool(Backend):
         return [endpoint.backend for endpoint in ranked if endpoint.backend is not None]
 
     def _reach(self, endpoint: Upstream) -> None:
-        """Connect to a server; one that does not answer counts as failed. Raises UsageError if it answers but lacks the
-        model."""
+        """Connect to a server. If it does not answer, record a failure.
+
+        Raises UsageError if it answers but does not have the model.
+        """
         try:
             endpoint.backend = self._connect(endpoint.address)
         except UsageError as error:
             if NO_ANSWER not in str(error):
-                # It runs without the model: waiting would not help.
+                # The server runs without the model: waiting would not help.
                 raise
-            # It may be starting: the run begins with the others.
+            # The server may be starting. The run begins with the other ones.
             endpoint.fail(str(error))
             endpoint.report(f"{error}; it is tried again")
 
     def _check(self, endpoint: Upstream, served: ModelInfo) -> None:
-        """Mark a server as checked. Raises UsageError if it serves another judge than the pool."""
-        # What a list says besides differs from one answer to the next, such as the number of a permission.
+        """Mark a server as checked. Raises UsageError if `served`, its model, is not the pool's judge."""
+        # Other facts in a list of models, such as a permission's number, may change from one answer to the next.
         for name in (*ModelInfo.__struct_fields__[:-1], "forms", "tie_band"):
             now, others = getattr(served, name), getattr(self.served, name)
             if now != others:
@@ -141,9 +148,9 @@ class Pool(Backend):
         return self._backends()[0].sees()
 
     def count_tokens(self, messages: Sequence[ChatMessage]) -> int:
-        """Return the number of tokens as the first server counts them.
+        """Return the number of tokens of a prompt, counted by the server with the fewest failures.
 
-        Raises Refused if it cannot count tokens, or Transient if it does not answer.
+        Raises Refused if that server cannot count tokens, or Transient if it does not answer.
         """
         return self._backends()[0].count_tokens(messages)
 
@@ -151,7 +158,7 @@ class Pool(Backend):
         return sum((backend.count_prefix_hits() for backend in self._backends()), Counter[str]())
 
     async def chat(self, request: Request) -> Reply:
-        """Return the reply of the least busy server, trying others if it fails.
+        """Return the reply to a request from the server that is the least busy. If it fails, try others.
 
         Raises Refused and Transient as an OpenAIBackend does, or Hopeless once no server can be used any more.
         """
@@ -161,7 +168,7 @@ class Pool(Backend):
             try:
                 reply = await backend.chat(request)
             except Transient as error:
-                # The next try goes elsewhere, since this one rests now.
+                # This server rests now, so the next try goes to another one.
                 endpoint.fail(str(error), error.retry_after)
                 problem = f"{error} (after {attempt} tries; last at {endpoint.url})"
             except Hopeless as error:
@@ -170,13 +177,13 @@ class Pool(Backend):
                 if all(other.rests_until == math.inf for other in self.endpoints):
                     raise
             except Refused as error:
-                # A model that is gone from one server may still be at others. Any other refusal concerns the request.
+                # If one server no longer has the model, others may. Any other refusal is about the request itself.
                 if "HTTP 404" not in str(error):
                     raise
                 endpoint.fail(str(error))
                 problem = str(error)
             else:
-                # Not the check before it, but an answer shows that it works again.
+                # Only an answer shows that the server works again; the check before it does not.
                 endpoint.asked, endpoint.failures = endpoint.asked + 1, 0
                 return replace(reply, attempts=attempt)
             finally:
@@ -185,18 +192,19 @@ class Pool(Backend):
         raise Transient(problem, tries=self._attempts)
 
     async def _next(self) -> tuple[Upstream, Choosing]:
-        """Return the server for the next request, waiting while all are busy or pausing.
+        """Return the server for the next request and its backend, waiting while all servers are busy or at rest.
 
         Raises Transient if every server has failed as often in a row as a request may be tried.
         """
         while True:
             free = [endpoint for endpoint in self.endpoints if endpoint.may_be_asked(self._limit)]
             if free:
-                # Of equally busy ones the least used, or the first would get all of a slow run.
+                # Among equally busy servers, take the least used one. Otherwise the first would get all requests of a
+                # slow run.
                 endpoint = min(free, key=lambda endpoint: (endpoint.in_flight, endpoint.asked))
                 if endpoint.backend is not None and endpoint.checked:
                     return endpoint, endpoint.backend
-                # It may have come back as another judge. Looking is no try of the request.
+                # The server may have come back with another judge. This check does not count as a try.
                 await self._look_at(endpoint)
             # Each has failed as often in a row as a request may be tried.
             elif all(endpoint.failures >= self._attempts for endpoint in self.endpoints):
@@ -205,7 +213,7 @@ class Pool(Backend):
                 await asyncio.sleep(0.05)
 
     async def _look_at(self, endpoint: Upstream) -> None:
-        """Check which judge a server serves that was unavailable; a wrong judge or no answer counts as a failure."""
+        """Check the judge of a server that was unavailable. No answer, or another judge, counts as a failure."""
         endpoint.in_flight += 1
         try:
             if endpoint.backend is None:
@@ -213,7 +221,7 @@ class Pool(Backend):
             self._check(endpoint, await asyncio.to_thread(endpoint.backend.choose, self.served.name))
         except UsageError as error:
             endpoint.fail(str(error))
-            # One that does not answer yet was reported when it went; another judge is news.
+            # That a server does not answer was reported when it failed. Another judge was not.
             if NO_ANSWER not in str(error):
                 endpoint.report(str(error))
         finally:

@@ -1,6 +1,6 @@
-"""Ray: one model in many actors of a cluster, each an in-process backend, pooled as servers are.
+"""Run one model in many Ray actors of a cluster. Each is an in-process backend, and they form a Pool as servers do.
 
-Needs the extra `ray` on every node, and the model's folder at the same path on each.
+Every node needs the extra `ray`, and the model's folder at the same path.
 """
 
 import asyncio
@@ -15,9 +15,9 @@ from critic.errors import Refused, Transient, UsageError, install_extra, located
 
 
 class Worker:
-    """The class that runs as a Ray actor. It opens the backend that `make` builds on first use.
+    """The class that runs as a Ray actor, with the backend that `make` builds. The backend is opened on first use.
 
-    Its methods return errors of ours instead of raising them, because Ray would raise a different error.
+    Methods return critic's own errors instead of raising them, because Ray would raise errors of another type.
     """
 
     def __init__(self, make: Callable[[], Backend]) -> None:
@@ -25,14 +25,14 @@ class Worker:
         self._backend: Backend | None = None
 
     async def _opened(self) -> Backend:
-        """Return the backend, opening it on the first call; concurrent calls wait."""
+        """Return the backend. The first call opens it; concurrent calls wait until it is open."""
         async with self._opening:
             if self._backend is None:
                 self._backend = await self._make().__aenter__()
             return self._backend
 
     async def started(self) -> tuple[ModelInfo, bool | None] | UsageError:
-        """Open the backend. Return its model and whether it accepts images, or the error if it cannot start."""
+        """Open the backend. Return its model and whether that accepts images, or the error if it cannot start."""
         try:
             backend = await self._opened()
         except UsageError as error:
@@ -44,7 +44,7 @@ class Worker:
             return await (await self._opened()).chat(request)
         except (Refused, Transient) as error:
             return error
-        # The engine is gone. Ray starts another in a new process.
+        # The engine has died. Ray starts a new actor in a new process.
         except UsageError as error:
             notify(error)
             os._exit(1)
@@ -58,7 +58,7 @@ class Worker:
 
 
 def unwrap(answer: Any) -> Any:
-    """Return what a Worker returned. If that is an error, raise it."""
+    """Return the value that a method of Worker returned. If it is an error, raise it."""
     if isinstance(answer, Exception):
         raise answer
     return answer
@@ -67,8 +67,11 @@ def unwrap(answer: Any) -> Any:
 class Replica(Backend):
     """A Ray actor as a member of a Pool.
 
-    `seconds`, the time that the first start took, is the wait after the actor is lost. `timeout` is in seconds per
-    request. Raises UsageError if the actor is not running (yet).
+    `actor`: handle of a Worker.
+    `seconds`: the wait before the next request after the actor was lost: how long the first start took.
+    `timeout`: seconds per request.
+
+    Raises UsageError if the actor is not running (yet).
     """
 
     def __init__(self, actor: Any, seconds: float, timeout: float) -> None:
@@ -81,8 +84,10 @@ class Replica(Backend):
         return self._sees
 
     def choose(self, _: str | None) -> ModelInfo:
-        """Return the model that the actor serves now. Like `count_tokens`, it blocks: call it outside the event loop's
-        thread."""
+        """Return the model that the actor serves now; the name is ignored.
+
+        Like `count_tokens`, this call blocks: make it outside the event loop's thread.
+        """
         import ray  # noqa: PLC0415 - not part of a plain installation
 
         try:
@@ -111,12 +116,14 @@ class Replica(Backend):
 
 
 class RayBackend(Layer):
-    """Runs several replicas of a backend as Ray actors.
+    """A backend that runs several replicas of another backend as Ray actors.
 
-    `make`: builds the backend; each of the `replicas` actors calls it.
+    `make`: builds the backend; each actor calls it.
     `address`: the Ray cluster's address; None uses RAY_ADDRESS or starts a local cluster.
+    `replicas`: number of actors.
     `gpus`: number of GPUs per actor.
-    `attempts`, `timeout`: tries per request, and seconds per try.
+    `attempts`: most tries per request.
+    `timeout`: seconds per try.
 
     The actors start when the context is entered. Raises UsageError if Ray is not installed or not reachable, or if no
     replica starts.
@@ -145,7 +152,7 @@ class RayBackend(Layer):
         actors = {name: worker.remote(self._make) for name in self._names}
         notify(f"starting {len(self._names)} replicas of {self._model} on Ray")
         start, states = time.monotonic(), [actor.started.remote() for actor in actors.values()]
-        # The others join once they have started: until then they are endpoints that do not answer yet.
+        # Wait for the first replica. The others join the pool once they have started.
         await asyncio.to_thread(ray.wait, states, num_returns=1)
         seconds = time.monotonic() - start
         from critic.backends.pool import Pool  # noqa: PLC0415 - actors, which import this file, ask no server

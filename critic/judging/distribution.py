@@ -1,8 +1,8 @@
 """Compute a distribution over ratings from the judge's token probabilities, and a score from the distribution.
 
-The reply is constrained to `{"Rating":N,…` or `{"Reason":"…","Rating":N}`, so the top log probabilities of the token at
-N are the judge's probabilities of a first digit. If 10 is tokenized as "1" + "0", the token after a 1 decides between
-them. Ratings are on a scale (lowest, highest), by default 1..10; scores are always on 1..10.
+The reply is constrained to `{"Rating":N,…` or `{"Reason":"…","Rating":N}`, so the top log probabilities of the token
+where N begins are the judge's probabilities of the first digit. If 10 is tokenized as "1" + "0", the token after a 1
+tells 1 from 10. Ratings are whole numbers on a scale (lowest, highest), by default 1..10. Scores are always on 1..10.
 """
 
 import math
@@ -21,26 +21,26 @@ from critic.judging.thoughts import answer_at
 from critic.records import RATINGS, TEN, Scale, Summary, Verdict, to_ten
 
 ScoreKind = Literal["expected", "median", "argmax"]
-"""The statistic of a distribution that is used as the score."""
+"""The statistic of a rating distribution that is used as the score: mean, median or mode."""
 
 Aggregation = Literal["mean", "median"]
-"""The statistic that combines the scores of a panel."""
+"""The statistic that combines the scores of a panel of judges."""
 
 _NUMBER = re.compile(r"\s*(10|\d)(?!\d)")
 _VALUE = re.compile(rf'"{RATING}"\s*:\s*$')
 
 
 MOST_RATINGS = 1000
-"""The widest scale that is accepted: a huge `maximum` in a schema must not exhaust the memory."""
+"""The largest difference between highest and lowest rating of a scale. Wider scales would exhaust the memory."""
 
 
 class FirstDigit(Struct, frozen=True):
-    """Probabilities read at the rating's first token.
+    """Probabilities of the ratings, read at the first token of the rating.
 
-    - `mass`: one for each rating of the scale, lowest first, with the sum 1. The entry of 1 counts every rating spelt
-      with a first token "1", so possibly also 10.
+    - `mass`: a probability for each rating of the scale, lowest first, with the sum 1. If 10 is tokenized as "1" + "0",
+      the entry of rating 1 includes the probability of 10.
     - `ten_given_one`: the probability (0..1) that a 0 follows the 1, or None if the tokens do not show it.
-    - `on_ratings`: the total probability of all ratings, before they were divided by it.
+    - `on_ratings`: the total probability (0..1) of all ratings before normalization.
     """
 
     mass: list[float]
@@ -49,19 +49,22 @@ class FirstDigit(Struct, frozen=True):
 
 
 def first_digit(tokens: list[Token], last: bool = False, scale: Scale = TEN, behind: str = "") -> FirstDigit | None:
-    r"""Return the probabilities at the rating's first token, or None if that token has no top log probabilities.
+    r"""Return the probabilities of the ratings, read at the first token of the rating in a judge's reply.
+
+    Return None if the reply has no rating, if no rating is among that token's top log probabilities, or if the scale is
+    too wide (MOST_RATINGS).
 
     Args:
-        tokens: The reply's tokens.
-        last: Read the last rating in the tokens instead of the first.
+        tokens: The reply's tokens with their top log probabilities.
+        last: Read the last rating in the reply instead of the first.
         scale: The lowest and the highest rating.
-        behind: Text of the reply before the rating to read; needed if the reply contains several ratings.
+        behind: Text that directly precedes the rating to read, to select one of several ratings; "" for any.
 
     >>> tokens = [Token('"Rating":', []), Token("?", [("3", -0.1), ("1", -3.0)])]
     >>> first_digit(tokens, scale=(1, 10**12)), len(first_digit(tokens, scale=(0, 100)).mass)
     (None, 101)
 
-    A 10 may be one token, or a 1 and what follows; what the tokens behind a 1 do not show is no 0:
+    A 10 may be one token, or a 1 and a 0. Probability that the token after the 1 leaves open does not count as a 0:
 
     >>> def read(rating, behind):
     ...     chances = [[(text, math.log(share)) for text, share in each.items()] for each in (rating, behind)]
@@ -75,7 +78,7 @@ def first_digit(tokens: list[Token], last: bool = False, scale: Scale = TEN, beh
     >>> round(read(rating={"1": 1.0}, behind={"0": 0.6, ",": 0.3}).ten_given_one, 9)
     0.6
 
-    Ratings among thoughts do not count, whether they show where they begin or not:
+    Ratings within thoughts do not count, with or without a mark at the beginning of the thoughts:
 
     >>> def rating(*texts, **options):
     ...     digit = first_digit([Token(text, [(text, 0.0)]) for text in texts], **options)
@@ -121,9 +124,9 @@ def _read_mass(tokens: list[Token], low: int, high: int) -> FirstDigit | None:
 
 
 def zero_share(tokens: list[Token]) -> float | None:
-    """Return the probability (0..1) that the first of `tokens` begins with 0, or None without top log probabilities.
+    """Return the probability (0..1) that the first of `tokens` begins with "0", or None without top log probabilities.
 
-    Tokens outside the top are not a 0 either, so the top probabilities need not sum to 1.
+    The probability outside the top alternatives does not count as a 0.
     """
     shares = [(text, math.exp(logprob)) for token in tokens[:1] for text, logprob in token.alternatives]
     total = sum(share for _, share in shares)
@@ -133,7 +136,9 @@ def zero_share(tokens: list[Token]) -> float | None:
 def distribution(first: FirstDigit, ten_given_one: float, scale: Scale = TEN) -> list[float]:
     """Return the probabilities of the scale's ratings, lowest first, with the sum 1.
 
-    `ten_given_one`: the probability (0..1) that a 0 follows the 1; this share of the mass of 1 moves to 10.
+    Args:
+        first: The probabilities read at the rating's first token.
+        ten_given_one: The probability (0..1) that a 0 follows the 1. This share of the probability of 1 moves to 10.
     """
     shares, at_one = list(first.mass), 1 - scale[0]
     if scale[1] >= 10:
@@ -152,8 +157,8 @@ def score(probabilities: Sequence[float], kind: str, scale: Scale = TEN) -> floa
 
     Args:
         probabilities: One for each rating of the scale, lowest first.
-        kind: "expected" is the mean, "median" the smallest rating with half of the mass at or below it, "argmax" the
-            most probable rating (the lowest of equals).
+        kind: "expected" for the mean, "median" for the smallest rating with half of the probability at or below it,
+            "argmax" for the most probable rating (the lowest one in a tie).
 
     >>> [round(score([0.5, 0, 0, 0, 0, 0, 0, 0, 0.25, 0.25], kind), 2) for kind in ("expected", "median", "argmax")]
     [5.25, 1.0, 1.0]
@@ -171,9 +176,9 @@ def score(probabilities: Sequence[float], kind: str, scale: Scale = TEN) -> floa
 
 
 def summary(probabilities: Sequence[float], scale: Scale = TEN) -> Summary:
-    """Return the mode, mean, median, deviation and entropy (in bits) of a distribution over ratings.
+    """Return the mode, mean, median, standard deviation (all on 1..10) and entropy (in bits) of a rating distribution.
 
-    `probabilities`: one for each rating of `scale`. Ratings are rescaled to 1..10 first.
+    `probabilities`: one for each rating of `scale`, lowest first.
     """
     expected = score(probabilities, "expected", scale)
     spread = (share * (point - expected) ** 2 for point, share in zip(_list_points(scale), probabilities, strict=True))
@@ -189,7 +194,7 @@ def summary(probabilities: Sequence[float], scale: Scale = TEN) -> Summary:
 def scored(verdict: Verdict, kind: str) -> float | None:
     """Return the score (1..10) of a rating verdict, or None if the verdict failed.
 
-    `kind`: a ScoreKind. Without a distribution, the score is the stated rating.
+    `kind`: a ScoreKind. If the verdict has no distribution, the score is the rating that the judge stated.
     """
     if verdict.failure is not None or verdict.distribution is None:
         return None if verdict.failure else verdict.rating
@@ -228,12 +233,21 @@ def probabilities(score: float, scale: Scale = TEN) -> list[float]:
 
 
 def count_scores(scales: Mapping[str, Scale]) -> list[int]:
-    """Return the number of scores of each criterion, in the order of their names; that of ratings without criteria."""
+    """Return the number of possible scores of each criterion, in the sorted order of the criteria.
+
+    `scales`: criterion -> lowest and highest score. If it is empty, return [10], the number of ratings.
+
+    >>> count_scores({"right": (0, 2), "fluent": (0, 1)})
+    [2, 3]
+    """
     return [high - low + 1 for _, (low, high) in sorted(scales.items())] or [len(RATINGS)]
 
 
 def split_by_criterion(shares: Sequence[float], scales: Mapping[str, Scale]) -> dict[str, Sequence[float]]:
-    """Return the classes of a scoring head that rates by criteria, as `count_scores` counts them, by criterion.
+    """Split the class probabilities of a scoring head that rates by criteria into one sequence per criterion.
+
+    `shares`: the probabilities of all criteria, sorted by criterion (`count_scores`). `scales`: criterion -> lowest and
+    highest score.
 
     >>> split_by_criterion([0.5, 0.5, 0.2, 0.8], {"right": (1, 2), "fluent": (0, 1)})
     {'fluent': [0.5, 0.5], 'right': [0.2, 0.8]}
@@ -243,11 +257,14 @@ def split_by_criterion(shares: Sequence[float], scales: Mapping[str, Scale]) -> 
 
 
 def add_criteria(by_name: Mapping[str, Sequence[float]], weights: Mapping[str, float]) -> list[float]:
-    """Return the probabilities [10] of the ratings 1..10 of a weighted sum of independent criteria.
+    """Return the probabilities [10] of the ratings 1..10 for a weighted sum of the scores by several criteria.
 
-    `by_name`: criterion -> probabilities of the scores of its scale, lowest first. `weights`: the criteria to add ->
-    weight of a point. The lowest sum is 1 and the highest is 10, so a weighted mean has the same ratings. The sum is
-    exact to 0.0001 points. One between two ratings is split between them, as `probabilities` does.
+    The scores are taken as independent. The lowest possible sum becomes 1 and the highest 10; sums are rounded to
+    0.0001 on that scale. A sum between two ratings is split between them (`probabilities`).
+
+    Args:
+        by_name: Criterion -> probabilities of its scores, lowest first.
+        weights: The criteria to add -> weight of one point of their scores.
 
     >>> by_name = {"right": [0.5, 0, 0.5], "explained": [0.5, 0.5], "polite": [0.5, 0.5], "fluent": [1, 0]}
     >>> [round(share, 3) for share in add_criteria(by_name, {"right": 1, "explained": 1})]
@@ -271,5 +288,5 @@ def add_criteria(by_name: Mapping[str, Sequence[float]], weights: Mapping[str, f
 
 
 def aggregated(how: Aggregation, scores: Iterable[float | None]) -> float:
-    """Return the mean or median of a panel's scores. None is ignored; at least one score must be known."""
+    """Return the mean or median (`how`) of a panel's scores. None is ignored; at least one score must not be None."""
     return float((fmean if how == "mean" else median)(score for score in scores if score is not None))

@@ -1,4 +1,4 @@
-"""Turn human-scored rows into training examples: plan the form of each row, then render its prompt and target."""
+"""Turn human-scored answers (rows) into training examples: plan each row's forms, then render prompt and target."""
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
@@ -18,9 +18,11 @@ from critic.records import PLAYERS, TEN, Example, HumanScore, Position, Response
 
 
 class Planned(msgspec.Struct, frozen=True):
-    """A training example to build: its form, and the ids of the answers that it shows, in order.
+    """A training example to build.
 
-    `first`: the side that is shown first if one row is a pair of answers.
+    - `form`: the form of its prompt (critic.judging.forms).
+    - `ids`: the ids of the one or two rows whose answers it shows, in order.
+    - `first`: the answer that is shown first if a single row holds a pair: "model" (its own) or "opponent" (`other`).
     """
 
     form: str
@@ -29,7 +31,7 @@ class Planned(msgspec.Struct, frozen=True):
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """The examples to build, form by form.
+    """The training examples to build, in the order of their forms.
 
     `left_out` counts the rows that were selected for a form but cannot be used in it, by "FORM: reason".
     """
@@ -44,12 +46,14 @@ ASKED_ONCE = "another row asks the same question"
 
 
 def plan(responses: Sequence[Response], mix: Mapping[str, float]) -> Plan:
-    """Plan the training examples of the rows. `mix` maps each form to the share (0..1) of the rows that it uses.
+    """Plan the training examples of human-scored rows.
 
-    A hash of form and row id decides whether a form uses a row. Adding rows, or changing another form's share, does not
-    change that decision. In a form that shows two answers, a row is paired with one other answer to its question
-    (`partner`), in both orders if the two are compared. Forms with the reason first use only rows that have a reason,
-    if any row has one.
+    `mix`: form -> share (0..1) of the rows to use in this form.
+
+    A hash of form and row id decides whether a form uses a row, so adding rows or changing another form's share does
+    not change that decision. In a form that shows two answers, a row is paired with one other answer to its question
+    (`partner`). If the form compares them, both orders are planned. Forms with the reason first use only rows that have
+    a reason, if any row has one.
 
     Raises UsageError for an invalid mix, ValueError for a response without a human score.
     """
@@ -77,9 +81,12 @@ def plan(responses: Sequence[Response], mix: Mapping[str, float]) -> Plan:
 
 
 def _plan_row(name: str, prompt: Prompt, response: Response, answers: Sequence[Response]) -> list[Planned] | str:
-    """Return a row's examples in the form `name`, or the reason why it has none.
+    """Plan a row's training examples in the form `name`. Return them, or the reason why there is none.
 
-    `answers`: all answers to the row's question.
+    Args:
+        prompt: The form's prompt in the row's language.
+        response: The row.
+        answers: All rows that answer the same question, this one included.
     """
     form = forms.form_of(name)
     if (lacking := form.lacking(response)) is not None:
@@ -91,7 +98,7 @@ def _plan_row(name: str, prompt: Prompt, response: Response, answers: Sequence[R
         if not form.kind.is_verdict and response.id != min(answers, key=lambda answer: _draw(name, answer.id)).id:
             return ASKED_ONCE
         return OPEN if form.kind.label(prompt, [response]) is None else [Planned(name, (response.id,))]
-    # People score an answer and the conversation that ends with it; two scores of different things do not compare.
+    # A score of an answer and a score of a whole conversation cannot be compared.
     others = [other for other in answers if comparable(response, other) and form.lacking(other) is None]
     decided = [other for other in others if form.kind.label(prompt, [response, other]) is not None]
     if not decided:
@@ -104,7 +111,8 @@ def _plan_row(name: str, prompt: Prompt, response: Response, answers: Sequence[R
 def comparable(response: Response, other: Response) -> bool:
     """Return True if two answers to one question can be compared.
 
-    They must be by two systems and differ in text, and neither may be a pair itself.
+    They can if they are by different systems (or the system is unknown) and differ in text. A row that itself holds a
+    pair cannot be compared with another row.
     """
     by_another = response.system is None or response.system != other.system
     are_single = all(each.preference is None and each.other is None for each in (response, other))
@@ -112,14 +120,18 @@ def comparable(response: Response, other: Response) -> bool:
 
 
 def partner(form: str, response: Response, others: Sequence[Response]) -> Response:
-    """Return the answer among `others` that is paired with `response` in a form: the one with the lowest hash."""
+    """Return the answer among `others` to pair with `response` in a form: the one with the lowest hash.
+
+    The hash is of the form's name and of the ids of `response` and the other answer.
+    """
     return min(others, key=lambda candidate: _draw(form, response.id, candidate.id))
 
 
 def question_key(response: Response) -> bytes:
-    """Return a key shared by all answers to the same question; equal Questions have equal keys.
+    """Return a key that is equal for all rows with the same question.
 
-    Id and group are part of the key, unless nobody scored the row and its group is only its own id.
+    All fields of the Question are part of it. Its id and group are left out for a row without a human score whose group
+    is only the row's own id.
     """
     question = response.question
     if response.human is None and question.group == response.id:
@@ -128,22 +140,24 @@ def question_key(response: Response) -> bytes:
 
 
 def _draw(*words: str) -> float:
-    """Return a number from 0 to 1 (1 excluded) that depends only on `words`."""
+    """Return a pseudo-random number in [0, 1) that depends only on `words`."""
     return int(hash_value("\0".join(words), 12), 16) / 2**48
 
 
 def build_example(
     planned: Planned, by_id: Mapping[str, Response], limit: int | None, count: TokenCount, sees: bool = False
 ) -> Example | None:
-    """Build a planned example from the responses that it names, truncated as in judging.
+    """Build a planned training example, with prompts truncated as in judging.
 
-    If the form shows one answer but the plan has two, the example is for a head that compares. Returns None if a prompt
-    is too long even when truncated.
+    If its form shows one answer but two are planned, the example is for a scoring head that compares: it has one prompt
+    per answer. Returns None if a prompt is too long even when truncated.
 
     Args:
-        by_id: The responses by id.
-        limit: The longest prompt in tokens; None for any length.
-        sees: The judge sees images.
+        planned: The form and the ids of the rows.
+        by_id: Row id -> row.
+        limit: Longest prompt in tokens; None for any length.
+        count: Function that counts the tokens of messages.
+        sees: True if the judge sees images.
     """
     form, answers = planned.form, [by_id[name] for name in planned.ids]
     response = answers[0]

@@ -1,8 +1,8 @@
-"""The forms: ways to ask a judge for a verdict. One table says how each is requested and read.
+"""The forms: ways to ask a judge for a verdict, such as a rating of one answer or the better of two.
 
-A form is an entry in `forms.toml` and its prompt files (`critic/prompts/`). Its flags are endings of its name. Every
-form in the table can be used in a training recipe and in `critic judge --prompt`, and its verdicts can be read, scored
-and audited.
+A form is an entry in `forms.toml` with a prompt file per language (`critic/prompts/`). Flags change a form; each flag
+that applies is an ending of the form's name, as in `pairwise_turn_forced`. Every form can be used in a training recipe
+and in `critic judge --prompt`, and its verdicts can be read, scored and audited.
 """
 
 from collections import ChainMap
@@ -25,26 +25,26 @@ from critic.judging.targets import REASON, target
 from critic.records import Call, Failure, Judgment, Language, Message, PromptInputs, Response, Sample, Verdict
 
 LONGEST_FIRST_REASON = 400
-"""The most characters of a reason that comes before the value."""
+"""The most characters of a reason that the judge writes before its verdict."""
 
 LONGEST_STEPS: dict[Language, int] = {"en": 2000, "zh": 1000}
 """The most characters of a step-by-step reason: twice the 250 tokens that VisIT-Bench's judge wrote on average."""
 
 REASON_FIRST = "_reason_first"
-"""Ending of the names of forms that put the reason before the verdict."""
+"""Ending of the names of forms in which the reason comes before the verdict."""
 
 
 class Form(Struct, frozen=True, kw_only=True):
-    """A way to ask for a verdict.
+    """A way to ask for a verdict, with its flags applied.
 
-    - `kind`: the kind of verdict.
-    - `scope`: what is judged, a turn or the whole conversation.
-    - `pair`: two answers to one question, or two whole conversations, are compared.
-    - `first`: the form in which the judge first gives its own answer to the question, or None.
-    - `steps`: the verdict begins with a step-by-step reason.
-    - `protocol`: the protocol that judges conversations in this form.
-    - `all_turns`: the judge of a turn also sees the later turns.
-    - `has_checklist`: the judge sees the question's checklist.
+    - `kind`: the kind of verdict (critic.judging.kinds).
+    - `scope`: what is judged: "turn" (one answer) or "conversation" (the whole).
+    - `pair`: True if two answers to one question, or two whole conversations, are compared.
+    - `first`: name of the form in which the judge answers the question itself before it judges, or None.
+    - `steps`: True if the verdict begins with a step-by-step reason.
+    - `protocol`: name of the protocol that judges conversations in this form.
+    - `all_turns`: True if the judge of a turn also sees the later turns.
+    - `has_checklist`: True if the judge sees the question's checklist.
     """
 
     kind: kinds.Kind
@@ -58,14 +58,14 @@ class Form(Struct, frozen=True, kw_only=True):
 
     @property
     def shown(self) -> int:
-        """Return the number of answers in a training example, 1 or 2.
+        """Return the number of answers in a training example in this form, 1 or 2.
 
-        A second one is compared, or used as the judge's own answer.
+        A second answer is compared with the first, or stands for the judge's own answer.
         """
         return 2 if self.pair or self.first else 1
 
     def lacking(self, response: Response) -> str | None:
-        """Return why a response cannot be judged in this form, or None if it can."""
+        """Return why a row cannot be judged in this form, in words, or None if it can."""
         if (response.preference is not None or response.other) and not self.pair:
             return "two answers that were compared, for the forms pairwise, pairwise_turn, pairwise_whole"
         scope = response.human.scope if response.human else "turn"
@@ -78,12 +78,13 @@ class Form(Struct, frozen=True, kw_only=True):
         return self.kind.lacking(response.question)
 
     def material(self, response: Response, other: Response | None = None) -> PromptInputs:
-        """Return the prompt inputs for a response.
+        """Return the inputs of a prompt in this form for a response.
 
-        `other`: the response that it is compared with or, in a form with `first`, that replaces the judge's own answer.
+        `other`: a second response, or None. It is compared with the first. In a form with `first`, it stands for the
+        judge's own answer.
         """
         shown = response.shown or of_response(response, other if self.pair else None, self.scope)
-        # A judge of the other protocols never meets one in a benchmark.
+        # In benchmarks, only forms with `has_checklist` show one.
         if response.shown is None and not self.has_checklist:
             shown = replace(shown, checklist=[])
         return replace(shown, own_answer=other.text) if other is not None and self.first else shown
@@ -93,12 +94,12 @@ _FILE = toml.decode(Path(__file__).with_name("forms.toml").read_bytes())
 
 
 Flag = dict[str, dict[str, Any]]
-"""Endings of a form's name, of which one applies ("" for none) -> what this ending changes of the form's entry."""
+"""Ending of a form's name -> fields of Form that the ending changes. One ending of each flag applies; "" is none."""
 
 FORMS: dict[str, list[Flag]] = {
     base: [_FILE["flags"][name] for name in entry.pop("flags", ())] for base, entry in _FILE["forms"].items()
 }
-"""Name of a form -> its flags, whose endings are worded in its prompt file (`flags.ENDING`)."""
+"""Base name of a form -> its flags. The form's prompt file holds the texts that an ending changes (`flags.ENDING`)."""
 
 
 def _name_variants() -> Iterator[tuple[str, Form]]:
@@ -110,7 +111,7 @@ def _name_variants() -> Iterator[tuple[str, Form]]:
 
 
 BY_NAME = dict(_name_variants())
-"""Full name, flags included (`pairwise_turn_forced_in_full`) -> variant of a form."""
+"""Full name, flags included (`pairwise_turn_forced_in_full`) -> form with these flags applied."""
 
 
 def form_of(name: str) -> Form:
@@ -126,20 +127,26 @@ def form_of(name: str) -> Form:
 
 
 def rates(name: str) -> bool:
-    """Return True if a form asks only for one rating on 1..10, which a scoring head can give."""
+    """Return True if the form called `name` asks for a single rating on 1..10 and nothing else.
+
+    A scoring head can give such a verdict.
+    """
     form = form_of(name)
     return form.kind.single_rating and form.first is None and load(name, "en").on_ten
 
 
 def can_give(head: Mapping[str, Any], name: str) -> bool:
-    """Return True if a scoring head can give the verdict of a form. `head`: what `describe` says of the judge."""
+    """Return True if a scoring head can give verdicts in the form called `name`.
+
+    `head`: the facts that are published about the judge (`identity.describe`).
+    """
     return ("tie_band" in head and name in ONE_SIDE) or (("tie_band" not in head or "ordinal" in head) and rates(name))
 
 
 ONE_SIDE: dict[str, str] = _FILE["one_side"]
-"""Form of a comparison that a scoring head can decide -> form in which the head scores each answer."""
+"""Form that compares two answers -> form in which a scoring head scores each of them, to decide the comparison."""
 COMPARED = {shown_as: compared for compared, shown_as in ONE_SIDE.items()}
-"""The inverse: form in which a scoring head scores each answer -> form of the comparison."""
+"""The inverse of ONE_SIDE: form in which a scoring head scores one answer -> form that compares two."""
 
 
 class JudgeRequest(Struct, frozen=True, kw_only=True):
@@ -148,10 +155,10 @@ class JudgeRequest(Struct, frozen=True, kw_only=True):
     - `name`, `form`, `prompt`: the form's name, the form, and its prompt in the sample's language.
     - `material`: the inputs of the prompt.
     - `fitted`: the rendered prompt, truncated if necessary; empty before it is rendered.
-    - `shown`: image name -> parts of a message that show it.
+    - `shown`: image name -> parts of a message that show the image.
     - `seed`: the sampling seed; None for greedy decoding.
-    - `first`: the side that stands first in a comparison, else None.
-    - `paid`: the list to which every call for this verdict is added.
+    - `first`: the side of a comparison that is shown first (A); None if nothing is compared.
+    - `paid`: list to which the record of every call for this verdict is added.
     """
 
     name: str
@@ -166,21 +173,21 @@ class JudgeRequest(Struct, frozen=True, kw_only=True):
 
     @property
     def messages(self) -> list[Message]:
-        """Return the messages to send: the rendered prompt, images included."""
+        """Return the messages to send: the rendered prompt with its images."""
         return self.sent(self.rendered().fitted.messages)
 
     def rendered(self) -> "JudgeRequest":
-        """Return the request with its prompt rendered in full. An existing rendering is kept."""
+        """Return the request with its prompt rendered, untruncated. If it is already rendered, return it unchanged."""
         if self.fitted.messages:
             return self
         return replace(self, fitted=TruncatedPrompt(render(self.prompt, self.material)))
 
     def sent(self, messages: Sequence[Message]) -> list[Message]:
-        """Return messages with each image name replaced by the parts that show it."""
+        """Return rendered messages with each image name replaced by the message parts that show the image."""
         return [embed_images(message, self.shown) for message in messages] if self.prompt.sees else [*messages]
 
     def keys(self, reason: bool = True) -> tuple[str, ...]:
-        """Return the verdict's keys in the order of the output format; empty for free text.
+        """Return the JSON keys of the verdict in the order of the prompt's output format; () for free text.
 
         `reason`: include the key of the reason, if the format has one.
         """
@@ -194,16 +201,16 @@ class JudgeRequest(Struct, frozen=True, kw_only=True):
         return (*values, REASON) if kind.reason_last else values
 
     def schema(self, reason: bool = True) -> dict[str, Any] | None:
-        """Return the JSON Schema of the verdict, with its keys in order, or None for free text.
+        """Return the JSON Schema of the verdict, with its keys in the order of `keys`, or None for free text.
 
-        `reason`: as in `keys`.
+        `reason`: include the reason, if the format has one.
         """
         order, values = self.keys(reason), self.form.kind.values(self.prompt, self.material)
-        # Somebody else's words ask for free text.
+        # Prompts of a prompt pack ask for free text.
         if not order or self.prompt.pieces:
             return None
-        # A reason before the value is bounded, so that the value comes at all. One behind it is not, since a decoder
-        # that counts characters is slow.
+        # A reason before the value is limited, so that the value fits into the reply. A reason after it is not, since
+        # constrained decoding with a length limit is slow.
         longest = LONGEST_STEPS[self.prompt.language] if self.form.steps else LONGEST_FIRST_REASON
         first = {"type": "string", **({"maxLength": longest} if order[0] == REASON else {})}
         return {
@@ -214,13 +221,14 @@ class JudgeRequest(Struct, frozen=True, kw_only=True):
         }
 
     def read(self, text: str, truncated: bool) -> Verdict:
-        """Parse the verdict in a text, in this project's format or in that of the papers' judges.
+        """Parse the verdict in a judge's text, in this project's format or in the notations of the papers' judges.
 
+        If the prompt has a pattern of its own for verdicts (`Prompt.verdict`), the pattern's last match is parsed.
         `truncated`: the text ended at its token limit.
         """
         if self.prompt.verdict:
             found = list[str]()
-            # A pattern of somebody else's may search for ever.
+            # A prompt pack's pattern may take for ever.
             with suppress(TimeoutError):
                 found = regex.findall(self.prompt.verdict, text, timeout=1)
             if not found:
@@ -232,7 +240,7 @@ class JudgeRequest(Struct, frozen=True, kw_only=True):
         return replace(verdict, reason=replace_surrogates(verdict.reason))
 
     def answer(self, reply: Reply) -> Verdict:
-        """Return the verdict in a reply. Its `failure` is set if there is none."""
+        """Parse the verdict in a reply. If the reply has none, `failure` says why."""
         if lost := find_failure(reply):
             return Verdict(failure=lost[0])
         verdict = self.read(reply.text, reply.truncated)
@@ -241,9 +249,12 @@ class JudgeRequest(Struct, frozen=True, kw_only=True):
 
 
 def inquiry(name: str, language: Language, material: PromptInputs, sees: bool = False) -> JudgeRequest:
-    """Build the request for a verdict in the form `name`, by the prompt for `language`.
+    """Build the request for a verdict in the form `name`, with its prompt in `language`.
 
-    `sees`: the judge can see images and is shown those of `material`. If there are none, the prompt mentions none.
+    Args:
+        material: The inputs of the prompt.
+        sees: The judge sees the images of `material`. Without images, the prompt for a judge that sees none is used.
+
     Raises UsageError for an unknown form.
     """
     form, prompt = form_of(name), load(name, language, sees and bool(material.pictures()))
@@ -251,10 +262,13 @@ def inquiry(name: str, language: Language, material: PromptInputs, sees: bool = 
 
 
 def split_sides(request: JudgeRequest) -> Iterator[JudgeRequest]:
-    """Yield one request per side, the model's first, for a scoring head that scores answers one at a time."""
+    """Split the request for a comparison into one request per side, the model's first.
+
+    A scoring head that compares scores each side by itself.
+    """
     sides = request.material.sides
     for side in sides[::-1] if request.first == "opponent" else sides:
-        # The judgments of a conversation's turns are of both sides, and would tell of the other one.
+        # Judgments of the turns compare both sides, so they are removed.
         material = replace(request.material, sides=[side], verdicts=[], turned=None)
         single = inquiry(ONE_SIDE[request.name], request.prompt.language, material, request.prompt.sees)
         prompt = replace(single.prompt, as_chat=request.prompt.as_chat)
@@ -292,14 +306,19 @@ def check_mix(mix: Mapping[str, float]) -> None:
 
 
 class PlannedVerdict(Struct, frozen=True, kw_only=True):
-    """A verdict to request from a judge in the form called `form`.
+    """A verdict to request from a judge.
 
-    - `judging`, `unjudged`: as in Judgment.
+    - `sample`: the answer or conversation to judge.
+    - `form`: the full name of the form.
+    - `protocol`, `judging`, `unjudged`: as in Judgment.
     - `problem`: failure and explanatory sentence if there is nothing to judge (`material` is then None), else None.
     - `material`: the inputs of the prompt. In a comparison the model's side is first.
-    - `requests`: one per presentation order once a judge has prepared it; none if there is nothing to judge.
-    - `prompt_hash`, `asked`: as in Judgment, also set then. Verdicts on one conversation with the same `asked` have
-      identical prompts, which are sent once.
+
+    `Judge.prepare` sets the other fields:
+
+    - `requests`: one request per presentation order; [] if there is nothing to judge.
+    - `prompt_hash`, `asked`: as in Judgment. Verdicts on one conversation with the same `asked` have identical prompts,
+      which are sent once.
     """
 
     sample: Sample
@@ -314,6 +333,9 @@ class PlannedVerdict(Struct, frozen=True, kw_only=True):
     asked: str | None = None
 
     def of(self, judgment: Judgment) -> Judgment:
-        """Return `judgment`, made for this planned verdict or another one with the same prompt, as that of this one."""
+        """Return a copy of `judgment` that names the sample, protocol and form of this planned verdict.
+
+        `judgment` was made for this planned verdict, or for another one with an identical prompt.
+        """
         names = ("sample", "protocol", "judging", "unjudged", "prompt_hash", "asked")
         return replace(judgment, prompt=self.form, **{name: getattr(self, name) for name in names})

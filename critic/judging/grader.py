@@ -1,13 +1,13 @@
 """Ask a judge for one rating, truncating the prompt to the context window, and read the full rating distribution.
 
-A strategy says how the distribution is read. It depends on the server:
+How the distribution is read depends on the server. There is one strategy for each case:
 
 - `ByHead`: a scoring head returns the distribution as class probabilities.
-- `ByProbe`: vLLM returns log probabilities under a grammar that allows only ratings. If the verdict's own tokens do not
-  hold the whole distribution, a probe of two tokens after `…"Rating":` asks for it. The first token shows the
-  probabilities of all ratings. A logit bias then forces a 1, and the second token tells 1 from 10.
-- `FromTokens`: other servers only return the log probabilities of the verdict's own tokens.
-- `AsStated`: without log probabilities, the rating counts as the judge stated it.
+- `ByProbe`: for vLLM, which can continue a text. If the log probabilities of the written verdict do not hold the whole
+  distribution, a second request (a probe) generates two tokens after `…"Rating":`. The first token shows the
+  probabilities of all ratings. It is forced to be a 1 by a logit bias, so that the second token tells 1 from 10.
+- `FromTokens`: for other servers, which only return the log probabilities of the written verdict.
+- `AsStated`: for servers without log probabilities. The rating counts as the judge stated it.
 """
 
 import asyncio
@@ -32,33 +32,33 @@ from critic.records import RATINGS, TEN, Call, JudgeConfig, Message, PromptInput
 T = TypeVar("T")
 
 ALTERNATIVES = 20
-"""Top log probabilities requested per token: the default maximum of OpenAI-compatible servers."""
+"""Number of top log probabilities to request per token: the default maximum of OpenAI-compatible servers."""
 
 NEGLIGIBLE = 1e-6
-"""If a rating starts with "1" with a lower probability than this, no request is spent on the token after it."""
+"""If the probability that the rating starts with "1" is below this, no request is made to tell 1 from 10."""
 
 RATING_ALONE = '{"Rating":'
-"""The prefix of a verdict without a reason."""
+"""Text of a verdict without a reason, up to its rating."""
 
 Shares = list[float] | None
-"""Probabilities of a scale's ratings, or None if they are unknown."""
+"""Probabilities of a scale's ratings, lowest first, or None if they are unknown."""
 
 SharesRead = tuple[Shares, list[Reply]]
-"""Rating probabilities, and the replies to the requests that were made for them besides the verdict's."""
+"""Rating probabilities, and the replies to the extra requests that were made to read them."""
 
 RatedVerdict = tuple[Verdict, list[Reply]]
-"""A verdict and all replies that it took. The first reply holds the verdict's text."""
+"""A verdict, and the replies to all requests that were made for it. The first reply holds the verdict's text."""
 
 
 class Strategy(Struct, frozen=True, kw_only=True):
-    """A way to request a rating and to read it.
+    """A way to request a rating and to read its distribution.
 
     Strategies are immutable. The grader replaces its strategy when a reply shows what the server can do.
 
     - `score_kind`: the score computed from a distribution (distribution.ScoreKind).
-    - `alternatives`: top log probabilities to request per token of a written verdict. None means one per rating, since
-      no other token can begin a rating under vLLM's grammar.
-    - `logprobs`: whether the server returns log probabilities; None until a reply shows it.
+    - `alternatives`: number of top log probabilities to request per token of a written verdict. None means as many as
+      the scale has ratings, which is enough for vLLM: its grammar allows only ratings there.
+    - `logprobs`: True if the server returns log probabilities, False if not, None until a reply shows it.
     """
 
     score_kind: str
@@ -66,26 +66,26 @@ class Strategy(Struct, frozen=True, kw_only=True):
     logprobs: bool | None = None
 
     async def rate(self, grader: "Grader", request: JudgeRequest) -> tuple[JudgeRequest, RatedVerdict]:
-        """Request a written verdict. Return the request as it was sent (perhaps truncated), and the verdict."""
+        """Request a verdict. Return the request as it was sent (perhaps truncated), and the verdict."""
         request, reply = await grader.send(request, partial(grader.build_request, alternatives=self.alternatives))
         # Another reply may have replaced the strategy in the meantime.
         return request, await grader.strategy.read(grader, request, reply)
 
     async def read(self, grader: "Grader", request: JudgeRequest, reply: Reply) -> RatedVerdict:
-        """Read the verdict and its distribution from a written `reply`."""
+        """Read the verdict and its distribution from `reply`, the text that the judge wrote."""
         return grader.settle(request, reply, None, [])
 
     def as_stated(self) -> "Strategy":
-        """Return the strategy that sends the same requests but takes ratings as the judge stated them."""
+        """Return a strategy that sends the same requests but takes ratings as the judge states them."""
         return AsStated(score_kind="argmax", alternatives=self.alternatives, logprobs=self.logprobs)
 
 
 class AsStated(Strategy, frozen=True):
-    """Strategy that takes the rating as the judge stated it, without a distribution."""
+    """Strategy that takes the rating as the judge states it, without a distribution."""
 
 
 class ByHead(Strategy, frozen=True):
-    """Strategy for a scoring head, which generates no text: its class probabilities are the distribution."""
+    """Strategy for a scoring head, which generates no text. Its class probabilities are the rating distribution."""
 
     async def rate(self, grader: "Grader", request: JudgeRequest) -> tuple[JudgeRequest, RatedVerdict]:
         about = grader.backend.served.about
@@ -103,7 +103,7 @@ class ByHead(Strategy, frozen=True):
 
 
 class FromTokens(Strategy, frozen=True):
-    """Strategy that reads the log probabilities of the verdict's own tokens."""
+    """Strategy that reads the distribution from the log probabilities of the written verdict."""
 
     async def read(self, grader: "Grader", request: JudgeRequest, reply: Reply) -> RatedVerdict:
         shares, calls = await from_logprobs(grader, request, reply, parse.prefix(reply.text))
@@ -111,7 +111,10 @@ class FromTokens(Strategy, frozen=True):
 
 
 class ByProbe(FromTokens, frozen=True):
-    """Strategy that reads the verdict's own tokens if they hold the whole distribution, and else sends a probe."""
+    """Strategy that reads the written verdict's log probabilities, and sends a probe if they do not hold all ratings.
+
+    If the verdict is a rating without a reason, only the probe is sent: nothing has to be written before the rating.
+    """
 
     async def rate(self, grader: "Grader", request: JudgeRequest) -> tuple[JudgeRequest, RatedVerdict]:
         if grader.decoding.reason or request.keys(False) != (RATING,):
@@ -143,7 +146,7 @@ class ByProbe(FromTokens, frozen=True):
         try:
             probed = await grader.chat(request, build_probe(request, prefix))
         except Refused as error:
-            # Too long a prompt is this verdict's misfortune. Otherwise the server cannot continue a message.
+            # If the prompt is not too long, the server cannot continue a message: no verdict can be probed.
             if error.failure != "context_length_exceeded":
                 grader.stop_probing()
             return await super().read(grader, request, reply)
@@ -153,9 +156,12 @@ class ByProbe(FromTokens, frozen=True):
 class Grader:
     """A judge model and the strategy by which its ratings are requested and read.
 
-    The `setup` says how verdicts are sampled, and which score is computed. Only `strategy` changes: if the first
-    replies have no log probabilities, ratings count as stated from then on. If `needs` names a command-line option that
-    requires a distribution, UsageError is raised instead; None means that no option does.
+    - `setup`: how verdicts are sampled, and which score is computed.
+    - `max_tokens`: most tokens of a verdict.
+    - `needs`: the command-line option that requires a rating distribution, or None. If the server turns out to return
+      no log probabilities, UsageError names this option; with None, ratings count as stated from then on.
+
+    `strategy` is replaced when a reply shows what the server can do.
     """
 
     def __init__(self, backend: Backend, setup: JudgeConfig, max_tokens: int, needs: str | None) -> None:
@@ -182,17 +188,18 @@ class Grader:
     async def rate(self, request: JudgeRequest) -> tuple[JudgeRequest, RatedVerdict]:
         """Request a rating. Return the request as it was sent, and the verdict: a rating or a failure.
 
-        Forms with criteria also get a rating per criterion. Raises Refused and Transient as the backend does.
+        In forms with criteria, the verdict also has a rating per criterion. Raises Refused and Transient as the backend
+        does, and UsageError as `use_stated_ratings` does.
         """
-        # An earlier reply showed it: nothing more is paid for scores that cannot be had.
+        # An earlier reply had no log probabilities.
         if self.strategy.logprobs is False:
             self.use_stated_ratings()
         return await self.strategy.rate(self, request)
 
     async def head_score(self, request: JudgeRequest) -> tuple[JudgeRequest, Reply]:
-        """Request the score of a comparing head.
+        """Request the score of one answer from a scoring head that compares answers by their scores.
 
-        Return the request as it was sent, and a reply with the score as its text. Raises Refused if the head does not
+        Return the request as it was sent, and a reply whose text is the score. Raises Refused if the head does not
         return exactly one score; otherwise raises as `rate` does.
         """
         request, reply = await self.send(request, classify)
@@ -202,9 +209,9 @@ class Grader:
         return request, replace(reply, text=f"{score[0]:.6g}")
 
     def build_request(self, request: JudgeRequest, alternatives: int | None = 0) -> Request:
-        """Build the backend request for a written verdict.
+        """Build the backend request for a verdict that the judge writes.
 
-        `alternatives`: top log probabilities per token, as in Strategy.
+        `alternatives`: number of top log probabilities per token, as in Strategy.
         """
         low, high = request.prompt.scale
         return Request(
@@ -217,11 +224,12 @@ class Grader:
         )
 
     async def send(self, request: JudgeRequest, build: Callable[[JudgeRequest], Request]) -> tuple[JudgeRequest, Reply]:
-        """Send the request that `build` makes, with a truncated prompt if prompt and reply exceed the context window.
+        """Send a request. If prompt and reply exceed the context window, truncate the prompt and send it once more.
 
-        Return the request as it was sent, and the reply. Raises Refused if the prompt cannot be truncated enough.
+        `build` converts the request to a backend request. Return the request as it was sent, and the reply. Raises
+        Refused if the prompt cannot be truncated enough.
         """
-        # A scoring head writes nothing, but vLLM wants a token less than the context.
+        # A scoring head writes nothing, but vLLM needs room for one token.
         max_tokens = 1 if self.backend.served.is_classifier else self.max_tokens
         context, lost = self.backend.served.context, None
         request = request.rendered()
@@ -248,13 +256,14 @@ class Grader:
     async def chat(self, request: JudgeRequest, sent: Request) -> Reply:
         """Send a backend request and return its reply.
 
-        Its cost is recorded, and whether the server returns log probabilities.
+        The call is added to `request.paid`. The first reply to a request for log probabilities shows whether the server
+        returns them, which is noted in the strategy.
         """
         reply = await self.backend.chat(sent)
-        # At once, so that what fails later still counts what it took.
+        # Recorded at once, so that the cost counts even if a later step fails.
         request.paid.append(call_of(request, reply))
-        # From a judge that can be probed a written verdict without log probabilities shows nothing. A reply that is no
-        # answer never has any.
+        # If a judge can be probed, a written verdict without log probabilities does not prove that there are none. A
+        # reply without an answer never has any.
         shows_lack = sent.schema is None or self.strategy.alternatives is not None
         is_first = bool(sent.top_logprobs) and self.strategy.logprobs is None
         if is_first and (reply.tokens or (shows_lack and find_failure(reply) is None)):
@@ -262,14 +271,15 @@ class Grader:
         return reply
 
     def use_stated_ratings(self, reason: str = "") -> None:
-        """Take ratings as stated from now on, and print `reason` (default: the server gives no log probabilities).
+        """Take ratings as the judge states them from now on, and print `reason`.
 
-        Raises UsageError if an option needs a distribution.
+        The default reason is that the server gives no log probabilities. Raises UsageError if an option (`needs`)
+        requires a distribution.
         """
         reason = reason or f"{self.backend.endpoint} gives no log probabilities"
         # With argmax nothing changes, so there is nothing to say.
         if self.score_kind != "argmax":
-            # Who named a score must not get another one under its name.
+            # A user who chose a score must not silently get another one.
             if self.needs is not None:
                 remedy = "--score argmax takes the ratings as they are stated, into another --out where some have more"
                 raise UsageError(f"{reason}, which {self.needs} needs; {remedy}")
@@ -277,25 +287,28 @@ class Grader:
         self.strategy = self.strategy.as_stated()
 
     def stop_probing(self) -> None:
-        """Send no more probes: read only the verdicts' own tokens from now on."""
+        """Send no more probes: from now on, read only the log probabilities of the written verdicts."""
         if isinstance(self.strategy, ByProbe):
             now = self.strategy
             self.strategy = FromTokens(score_kind=now.score_kind, alternatives=ALTERNATIVES, logprobs=now.logprobs)
 
     def settle(self, request: JudgeRequest, reply: Reply, shares: Shares, calls: list[Reply]) -> RatedVerdict:
-        """Return the verdict in `reply` with its distribution.
+        """Parse the verdict in `reply` and add its rating distribution. Return it with the replies that it took.
 
-        Without a distribution the verdict fails, unless stated ratings count.
+        If the distribution is unknown, the verdict gets the failure `no_distribution`, unless ratings count as stated.
 
         Args:
+            reply: The reply that states the verdict.
             shares: The rating probabilities, or None if they are unknown.
-            calls: The replies to the requests that were made for the probabilities.
+            calls: The replies to the extra requests that were made to read the probabilities.
+
+        Raises UsageError as `use_stated_ratings` does.
         """
         verdict = request.answer(reply)
-        # A file has one kind of score.
+        # Once ratings count as stated, no score comes from a distribution: a file has one kind of score.
         if shares is not None and not isinstance(self.strategy, AsStated):
             verdict = with_mixture(verdict, [shares])
-        # A verdict that failed keeps its own reason, and argmax needs no distribution.
+        # A verdict that failed keeps its failure, and argmax needs no distribution.
         elif verdict.failure is None and self.score_kind != "argmax":
             if self.strategy.logprobs is False:
                 self.use_stated_ratings()
@@ -305,31 +318,39 @@ class Grader:
 
 
 async def rate_by_probe(grader: Grader, request: JudgeRequest, probed: Reply) -> RatedVerdict:
-    """Build a verdict without a reason from `probed`, the reply to a probe directly after `{"Rating":`."""
+    """Build a verdict without a reason from a probe directly after `{"Rating":`, and return it with all replies.
+
+    `probed`: the reply to the probe. Raises as `read_probe` does.
+    """
     shares, calls = await read_probe(grader, request, RATING_ALONE, probed)
-    # The judge wrote no rating of its own that could count instead.
+    # There is no written rating that could count instead.
     if shares is None:
         return Verdict(failure="no_distribution"), calls
     low, _ = request.prompt.scale
-    # The text of the probe was forced. In the record stands the most probable rating.
+    # The text of the probe was forced, so the most probable rating is recorded instead.
     calls[0] = replace(probed, text=f"{RATING_ALONE}{low + shares.index(max(shares))}")
     return build_verdict(shares, request.prompt.scale), calls
 
 
 async def read_probe(grader: Grader, request: JudgeRequest, prefix: str, probed: Reply) -> SharesRead:
-    """Return the rating probabilities after `prefix` from a probe's reply `probed`, and all replies they took.
+    """Read the rating probabilities from the reply to a probe. Return them, and all replies that they took.
 
-    The probabilities are None if the server ignored the grammar. Raises UsageError if the log probabilities are not the
-    model's own but include the logit bias.
+    The probabilities are None if the server ignored the grammar.
+
+    Args:
+        prefix: The verdict up to its rating, which the probe continued.
+        probed: The reply to the probe.
+
+    Raises UsageError if the log probabilities include the logit bias instead of being the model's own.
     """
     alternatives = probed.tokens[0].alternatives if probed.tokens else []
-    # If the logit bias of 100 shows, nothing but the favoured 1 has a probability that a model could give it.
+    # If the log probabilities include the bias of 100, only the forced 1 has a probability that a model could give it.
     most = max((logprob for _, logprob in alternatives), default=0.0)
     likely = [text for text, logprob in alternatives if logprob > most - 60.0]
     if request.prompt.scale[1] >= 10 and likely == ["1"]:
         message = "log probabilities show what was asked for (vLLM's --logprobs-mode processed_logprobs); "
         raise UsageError(f"{grader.backend.endpoint}: {message}judging needs raw_logprobs, its default")
-    # The first token had to be a rating. If a server disobeys the constraint, its probabilities mean little.
+    # Under the grammar, the first token is the start of a rating. If not, the server ignored the grammar.
     on_all = on_ratings = 0.0
     for text, logprob in alternatives:
         on_all += math.exp(logprob)
@@ -342,17 +363,18 @@ async def read_probe(grader: Grader, request: JudgeRequest, prefix: str, probed:
 
 
 async def from_logprobs(grader: Grader, request: JudgeRequest, reply: Reply, prefix: str | None) -> SharesRead:
-    """Return the rating probabilities from the reply's tokens, and the replies to further requests.
+    """Read the rating probabilities from the tokens of a verdict. Return them, and the replies to further requests.
 
-    A further request is made only to tell 1 from 10. The probabilities are None if the tokens do not show them.
+    At most one further request is made, to tell 1 from 10. The probabilities are None if the tokens do not show them.
 
     Args:
-        prefix: The reply up to the rating, or None if it states none.
+        reply: The verdict with its tokens.
+        prefix: The text of the verdict up to the rating, or None if it has no rating.
     """
     scale = request.prompt.scale
-    # Thoughts that do not show in the text may hold a draft of the verdict, so the last rating counts.
+    # Hidden reasoning may be among the tokens and hold a draft of the verdict, so the last rating counts.
     first = distribution.first_digit(reply.tokens, reply.reasoned, scale, prefix or "")
-    # Where the rating begins is unknown, and any other place has other probabilities.
+    # It is unknown where the rating begins, or which probabilities it has.
     if first is None:
         return None, []
     zero, calls = first.ten_given_one, list[Reply]()
@@ -360,7 +382,7 @@ async def from_logprobs(grader: Grader, request: JudgeRequest, reply: Reply, pre
         zero = reply.ten_given_one
     if zero is None and first.mass[1 - scale[0]] < NEGLIGIBLE:
         zero = 0.0
-    # The reply goes on with another rating than a 1, so it does not show whether a 1 would be a 10.
+    # The verdict has another rating than 1, so its tokens do not show whether a 1 would have become a 10.
     elif zero is None and prefix is not None and grader.can_probe:
         behind = build_continuation(request, f"{prefix}1", f"[0{_get_end(request)}].*", max_tokens=1)
         calls = [await grader.chat(request, behind)]
@@ -369,7 +391,7 @@ async def from_logprobs(grader: Grader, request: JudgeRequest, reply: Reply, pre
 
 
 def call_of(request: JudgeRequest, reply: Reply, verdict: Verdict | None = None) -> Call:
-    """Build the record of one call from its request, its reply, and the `verdict` read from the reply, if any."""
+    """Build the record of one call. `verdict`: the verdict that was read from the reply, or None."""
     call = Call(
         reply=reply.text,
         shortened=request.fitted.shortened,
@@ -389,7 +411,7 @@ def call_of(request: JudgeRequest, reply: Reply, verdict: Verdict | None = None)
 async def gather_all(work: Iterable[Awaitable[T]]) -> list[T]:
     """Run awaitables concurrently and return their results.
 
-    The first error is raised only after all have ended, so that the cost of each is recorded.
+    If some fail, the first error is raised, but only after all have ended, so that the cost of each call is recorded.
     """
     tasks = [asyncio.ensure_future(call) for call in work]
     await asyncio.gather(*tasks, return_exceptions=True)
@@ -397,29 +419,32 @@ async def gather_all(work: Iterable[Awaitable[T]]) -> list[T]:
 
 
 def build_verdict(shares: list[float], scale: Scale) -> Verdict:
-    """Build a verdict without a reason from rating probabilities (lowest rating first)."""
+    """Build a verdict without a reason from the probabilities of the scale's ratings, lowest first.
+
+    Its rating is the most probable one, on 1..10.
+    """
     empty = Verdict(rating=distribution.score(shares, "argmax", scale), scale=None if scale == TEN else scale)
     return with_mixture(empty, [shares])
 
 
 def classify(request: JudgeRequest) -> Request:
-    """Build the backend request for a scoring head. Raise Refused unless the form asks only for one rating on 1..10."""
+    """Build the backend request for a scoring head. Raise Refused unless the form is a single rating on 1..10."""
     if not rates(request.name):
         raise Refused("refused", f"form {request.name}: {NO_TEXT}")
     return Request(messages=request.messages, max_tokens=0, classify=True)
 
 
 def _check_classes(reply: Reply, count: int) -> list[float] | None:
-    """Return the head's outputs if they are `count` finite numbers, else None."""
+    """Return the outputs of a scoring head (`reply.classes`) if they are `count` finite numbers, else None."""
     has_them = reply.classes is not None and len(reply.classes) == count and all(map(math.isfinite, reply.classes))
     return reply.classes if has_them else None
 
 
 def spread_score(score: float, ordinal: Sequence[float]) -> list[float]:
-    """Return the probabilities of the ratings 1..10 at a reward model's score, by the model of adjacent categories.
+    """Convert a reward model's score to probabilities of the ratings 1..10, by the adjacent-categories logit model.
 
-    p(k) is proportional to exp(slope k score + c_k) (Agresti 2010, "Analysis of Ordinal Categorical Data", §4.1), so
-    that a higher score never means a lower expected rating. `ordinal`: the slope (at least 0), and c_1 to c_10.
+    p(k) is proportional to exp(slope · k · score + c_k) (Agresti 2010, "Analysis of Ordinal Categorical Data", §4.1),
+    so a higher score never means a lower expected rating. `ordinal`: the slope (at least 0), then c_1 to c_10.
 
     >>> [round(share, 3) for share in spread_score(2.0, [0.5, *[0.0] * 10])[-3:]]
     [0.086, 0.233, 0.632]
@@ -431,14 +456,15 @@ def spread_score(score: float, ordinal: Sequence[float]) -> list[float]:
 
 
 def read_classes(reply: Reply, scales: Mapping[str, Scale] = {}, weights: Mapping[str, float] = {}) -> RatedVerdict:
-    """Build the verdict from a scoring head's class probabilities, with a text like that of a generative judge.
+    """Build the verdict from a scoring head's class probabilities (`reply.classes`).
 
-    The verdict fails unless there is a class for each rating 1..10, or for each score by each criterion. The text is
-    for people who read the file.
+    The head must have one class per rating 1..10 or, if it rates by criteria, one per score of each criterion
+    (distribution.count_scores); otherwise the verdict has the failure `no_distribution`. The returned reply gets a text
+    like a generative judge's, for people who read the output file.
 
     Args:
-        scales: Criterion -> lowest and highest score; empty for a head that does not rate by criteria.
-        weights: The criteria that the rating is the sum of -> weight of a point (distribution.add_criteria).
+        scales: Criterion -> lowest and highest score; {} for a head that does not rate by criteria.
+        weights: The criteria whose weighted sum is the overall rating -> weight of one point (add_criteria).
 
     >>> _, (reply,) = read_classes(Reply(text="", classes=[0.0] * 6 + [0.75, 0.25, 0.0, 0.0]))
     >>> reply.text
@@ -447,14 +473,14 @@ def read_classes(reply: Reply, scales: Mapping[str, Scale] = {}, weights: Mappin
     >>> verdict.rating, [round(share, 2) for share in verdict.criteria["b"].distribution], list(verdict.criteria)
     (10.0, [0.25, 0.75], ['b'])
     """
-    # Of another number of classes nobody knows which class is which rating.
+    # With another number of classes, it is unknown which class is which rating.
     shares = _check_classes(reply, sum(distribution.count_scores(scales)))
     if shares is None:
         return Verdict(failure="no_distribution"), [reply]
     by_name = dict[str, Verdict]()
     if scales:
         parts = distribution.split_by_criterion(shares, scales)
-        # The server normalises over all classes; what is too small for it is unknown.
+        # The server normalizes over the classes of all criteria, so those of one criterion may all round to 0.
         if not all(sum(parts[name]) for name in weights):
             return Verdict(failure="no_distribution"), [reply]
         known = {name: [share / sum(parts[name]) for share in parts[name]] for name in weights}
@@ -465,10 +491,11 @@ def read_classes(reply: Reply, scales: Mapping[str, Scale] = {}, weights: Mappin
 
 
 def _choose_criteria(material: PromptInputs, about: Mapping[str, Any]) -> dict[str, float]:
-    """Return the criteria that the rating of an answer is the sum of, name -> weight of a point.
+    """Return the criteria whose weighted sum is the rating of an answer: name -> weight of one point (default 1).
 
-    They are those of the row, or else all by which every row of training was scored. `about`: as in ModelInfo. Raise
-    Refused if the judge does not rate by one of them.
+    They are the criteria of the answer's row. If the row has none, they are all criteria of the judge, provided that
+    every training row was scored by all of them. `about`: the published facts about the judge (ModelInfo.about). Raise
+    Refused if the judge does not rate by one of the criteria, or if the row has to name them.
     """
     names = [*(material.criteria or about["criteria"])]
     known = ", ".join(about["criteria"])
@@ -480,14 +507,15 @@ def _choose_criteria(material: PromptInputs, about: Mapping[str, Any]) -> dict[s
 
 
 def build_probe(request: JudgeRequest, prefix: str) -> Request:
-    """Build the request for the rating probabilities after `prefix`, a verdict up to its rating.
+    """Build the backend request for a probe: a short continuation of a verdict, for its rating probabilities.
 
-    The first token of the reply shows the probability of each first digit. If the scale includes 10, a 1 is forced, and
-    the second token shows whether a 0 follows it.
+    `prefix` is the text of the verdict up to its rating. The first token of the reply shows the probability of each
+    first digit. If the scale includes 10, that token is forced to be a 1, and the second token shows whether a 0
+    follows.
     """
     low, high = request.prompt.scale
     digits, behind = f"[{low}-{min(high, 9)}]", f"{_get_end(request)}.*"
-    # One token tells ratings of one digit apart.
+    # If all ratings have one digit, one token is enough.
     if high < 10:
         return build_continuation(request, prefix, f"{digits}{behind}", max_tokens=1)
     return build_continuation(request, prefix, f"(10|{digits}){behind}", max_tokens=2, forced_token="1")
@@ -496,9 +524,11 @@ def build_probe(request: JudgeRequest, prefix: str) -> Request:
 def build_continuation(
     request: JudgeRequest, prefix: str, regex: str, *, max_tokens: int, forced_token: str | None = None
 ) -> Request:
-    """Build the request to continue a verdict after `prefix`, with the top log probabilities of each token.
+    """Build the backend request to continue a verdict after `prefix`, with the top log probabilities of each token.
 
-    `regex`: pattern of the continuation. `forced_token`: token to force by a logit bias, or None.
+    Args:
+        regex: Pattern that the continuation must match.
+        forced_token: Text of the token to force by a logit bias, or None.
     """
     return Request(
         messages=[*request.messages, {"role": "assistant", "content": prefix}],
@@ -511,14 +541,18 @@ def build_continuation(
 
 
 def _get_end(request: JudgeRequest) -> str:
-    """Return the character that follows the rating in the output format."""
+    """Return the character that follows the rating in the prompt's output format: "}" or ","."""
     return "}" if request.keys()[-1] == RATING else ","
 
 
 def with_mixture(verdict: Verdict, distributions: Sequence[Shares]) -> Verdict:
-    """Return the verdict with the unweighted mean of the distributions, or unchanged if one of them is None."""
+    """Return the verdict with the unweighted mean of the distributions and its summary.
+
+    `distributions`: probabilities of the ratings on the verdict's scale, lowest first. If one is None, return the
+    verdict unchanged.
+    """
     known = [shares for shares in distributions if shares is not None]
-    # The mean of those that are known would be another panel's.
+    # A mean over only the known ones would be that of another panel.
     if len(known) < len(distributions):
         return verdict
     mixture = [fmean(shares) for shares in zip(*known, strict=True)]

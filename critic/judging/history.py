@@ -1,4 +1,7 @@
-"""Build the messages that a model sees at a turn of a conversation: one table in conditions.toml for each ablation."""
+"""Build the messages that a model sees at a turn of a conversation, under the conditions of conditions.toml.
+
+A condition says which earlier turns and images the model sees, and whether they show its own replies or references.
+"""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,7 +14,7 @@ from critic.records import Conversation, Language
 
 
 class HistoryMessage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One message to the model under judgment. Its `images` (paths or other names) precede its text."""
+    """One message to the model under test. Its `images` (paths or other names) precede its text (`content`)."""
 
     role: Literal["user", "assistant"]
     content: str
@@ -21,12 +24,13 @@ class HistoryMessage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 class Condition(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The history that a model sees before it answers a turn.
 
-    - `references`: the number of initial turns that are answered by their references; later turns have the model's own
-      replies.
+    - `help`: the description in `critic infer --help`.
+    - `references`: number of turns, from the first on, whose references are shown instead of the model's own replies.
     - `history`: False leaves out all earlier turns.
     - `images`: False leaves out all images.
-    - `first`: the first turn (from 1) that the model answers. `only_last`: it answers no turn but the last.
-    - `rephrase`: the model is asked to rephrase the reference instead of answering.
+    - `first`: the first turn (from 1) that the model answers.
+    - `only_last`: True if the model answers only the last turn.
+    - `rephrase`: True if the model is asked to rephrase the reference instead of answering.
     """
 
     help: str
@@ -42,9 +46,9 @@ class Condition(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         return range(turns if self.only_last else self.first, turns + 1)
 
     def own(self, turn: int) -> range:
-        """Return the earlier turns (from 1) that appear with the model's own replies when it answers `turn`.
+        """Return the earlier turns (from 1) that are shown with the model's own replies when it answers `turn`.
 
-        If one of these replies is missing, the model is not asked.
+        If one of these replies is missing, the turn cannot be asked.
         """
         return range(self.references + 1, turn) if self.history else range(0)
 
@@ -52,14 +56,14 @@ class Condition(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 _FILE = msgspec.toml.decode(Path(__file__).with_name("conditions.toml").read_bytes())
 
 CONDITIONS = msgspec.convert(_FILE["conditions"], dict[str, Condition])
-"""Condition name -> the history that the model sees."""
+"""Name of a condition -> the history that the model sees under it."""
 
 REPHRASE: dict[Language, str] = _FILE["rephrase"]
-"""Prompts that ask a model to rephrase a reference, by language."""
+"""Language -> prompt that asks a model to rephrase a reference."""
 
 
 def missing_reference(conversation: Conversation, condition: Condition) -> int | None:
-    """Return the first turn (from 1) whose reference the condition shows but the conversation lacks, or None.
+    """Return the first turn (from 1) without the reference that the condition shows, or None if none is missing.
 
     >>> from critic.records import ConversationTurn
     >>> def lacking(*references):
@@ -83,11 +87,12 @@ def messages(
 ) -> list[HistoryMessage]:
     """Build the messages that the model sees at turn `turn` (from 1), ending with that turn's question.
 
-    Images accompany the question of their own turn; the first turn's images accompany the first question of a given
-    history, if there is one. Images of omitted turns accompany the question of this turn.
+    Images are shown with the question of their turn. If the conversation comes with a history (`Conversation.history`),
+    the first turn's images are shown with the history's first question. Images of omitted turns are shown with the
+    question of this turn.
 
     Args:
-        replies: The model's own replies by turn number, including all that the condition shows.
+        replies: Turn number -> the model's own reply, for all turns that the condition shows with own replies.
 
     Raises ValueError if a reference that the condition shows is missing.
 
@@ -107,7 +112,7 @@ def messages(
     >>> show(talk_of(5), 5, "oracle")[1::2]
     ['ref 1', 'ref 2', 'ref 3', 'ref 4']
 
-    A given history comes before the first turn:
+    The conversation's own history comes before the first turn:
 
     >>> given = talk_of(2, history=[Turn(user="was 1", assistant="said 1"), Turn(user="was 2", assistant="said 2")])
     >>> show(given, 1, "own")
@@ -143,7 +148,9 @@ def _user_message(content: str, images: list[str]) -> HistoryMessage:
 
 
 def call_id(conversation: Conversation, sent: Sequence[HistoryMessage]) -> str:
-    """Return a hash of conversation id and messages. Requests with the same hash are sent once and share the reply.
+    """Return a hash of the conversation's id and the messages `sent`, which identifies the request.
+
+    Requests with the same hash, such as turn 1 under several conditions, are sent once and share the reply.
 
     >>> from critic.records import ConversationTurn
     >>> def calls(talk):

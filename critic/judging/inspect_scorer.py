@@ -1,9 +1,9 @@
-"""The scorer `critic/judge` of inspect_ai: it rates each answer by a judge that `critic serve` serves.
+"""The scorer `critic/judge` for inspect_ai, which rates each answer by a judge that `critic serve` serves.
 
     inspect score logs/run.eval --scorer critic/judge -S base_url=http://127.0.0.1:8000/v1
 
-inspect_ai finds the scorer by its entry point (pyproject.toml), and imports this module when that name is used. The
-requests are those of `critic judge`, and so are the scores.
+inspect_ai finds the scorer by its entry point (pyproject.toml), and imports this module when that name is used.
+Requests and scores are the same as those of `critic judge`.
 """
 
 import os
@@ -27,9 +27,13 @@ from critic.judging.prompt import prompt_hash
 def judge(base_url: str = "http://127.0.0.1:8000/v1", api_key: str | None = None, prompt: str | None = None) -> Scorer:
     """Return a scorer that rates answers on 1..10, with the sample's target as the reference.
 
-    `api_key`: default OPENAI_API_KEY. `prompt`: a form of `critic judge --prompt`; default the first that the judge
-    learned. The metadata of a score name the judge. If the server publishes a certificate that holds for this form,
-    they have its line to quote. A verdict that failed is a sample without a score, explained by the failure's name.
+    Args:
+        base_url: The server's address.
+        api_key: Its API key; by default the environment variable OPENAI_API_KEY.
+        prompt: A form of `critic judge --prompt`; by default the first rating form that the judge was trained on.
+
+    The metadata of each score name the judge and the form. If the server publishes a certificate that covers this form,
+    they also contain the certificate's line to quote. If a verdict fails, the sample gets no score but an explanation.
 
     Raises UsageError if no server answers, or if its judge cannot rate an answer in this form.
     """

@@ -1,4 +1,4 @@
-"""Get the judgment of a planned verdict from a judge, and combine the judgments of a panel on one response."""
+"""Ask a judge for the verdict on an answer or a conversation, and combine the judgments of a panel of judges."""
 
 import asyncio
 import math
@@ -22,21 +22,21 @@ from critic.judging.thoughts import without_thoughts
 from critic.records import UNREADABLE, Call, JudgeConfig, Judgment, Position, PromptInputs, Response, Sample, Verdict
 
 EXTRACTED = ("direct", "pairwise")
-"""The protocols by which an unreadable reply is asked about once more (ConvBench, VisIT-Bench)."""
+"""Protocols in which the judge is asked once more for the verdict of an unreadable reply (ConvBench, VisIT-Bench)."""
 
 
 TOKENS = 256
-"""Most tokens of a verdict, unless the caller says otherwise."""
+"""Default limit on the tokens of a verdict."""
 
 
 class JudgeResult(msgspec.Struct, frozen=True, kw_only=True):
-    """A verdict, and every call that it took.
+    """A verdict, and the records of the calls that were made for it.
 
-    - `verdict`: in a comparison, named as if the model stood first (A).
+    - `verdict`: in a comparison, A is the model and B its opponent.
     - `reply`: the text of the first reply.
     - `detail`: why there is no verdict, or None.
-    - `unread`: an unreadable comparison counts as a tie.
-    - `attempts`: the tries of a request that got no reply, else 0.
+    - `unread`: True if the verdict is a tie because the comparison was unreadable.
+    - `attempts`: number of tries of a request that got no reply; 0 if all got one.
     """
 
     verdict: Verdict
@@ -48,16 +48,20 @@ class JudgeResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def plan_response(form: str, response: Response, other: Response | None = None) -> PlannedVerdict:
-    """Plan the verdict on a response, in a form that compares with the `other` one."""
+    """Plan the verdict on a response in the form called `form`.
+
+    `other`: the response that it is compared with, or None. If an answer ended within its thoughts, the plan has a
+    `problem` instead of prompt inputs.
+    """
     planned = PlannedVerdict(sample=Sample.of(response, other), form=form)
-    # A judge would rate the cut, and not the answer.
+    # There is no answer that a judge could rate.
     if response.cut_off or (other is not None and other.cut_off):
         return replace(planned, problem=("truncated", records.CUT_OFF))
     return replace(planned, material=form_of(form).material(response, other))
 
 
 class Judge:
-    """A judge model with one setup, for verdicts of any form."""
+    """A judge model with one setup, for verdicts in any form. Use: `await judge.verdict_on(judge.prepare(planned))`."""
 
     def __init__(
         self,
@@ -68,9 +72,14 @@ class Judge:
         needs: str | None = "--score",
         pack: Pack | None = None,
     ) -> None:
-        """Create a judge that is shown `images`, or that cannot see any (None). `needs` is as in Grader.
+        """Create a judge from a model and its setup.
 
-        `pack`: texts in place of our prompts, or None.
+        Args:
+            backend: The source of the judge's replies.
+            max_tokens: Most tokens of a verdict.
+            images: Loads the images that the judge sees; None for a judge that sees none.
+            needs: As in Grader.
+            pack: Prompts in place of ours; None for the prompts that the judge brings along, or else ours.
         """
         if images is not None:
             limits = {"max_image_pixels": images.resize_to, "frames": images.frames}
@@ -78,26 +87,32 @@ class Judge:
         self.backend, self.setup, self.max_tokens = backend, setup, max_tokens
         self.recalibration: FittedMap | None = None
         self.images, self.sees, self.pack = images, images is not None, pack or own_pack(backend.served.about)
-        # A head that scores answers one at a time decides comparisons by a score of each side.
+        # Such a scoring head compares two answers by scoring each of them.
         self.scores_sides = backend.served.tie_band is not None
         self.grader = Grader(backend, setup, max_tokens, needs)
 
     def recalibrate(self, recalibration: FittedMap | None) -> None:
-        """Apply a map to all scores from now on; None changes nothing."""
+        """Apply a map (fitted score -> recalibrated score) to all scores from now on; None changes nothing."""
         if recalibration is not None:
             self.recalibration = recalibration
             self.setup = replace(self.setup, recalibrated=recalibration.map.digest)
 
     def prepare(self, planned: PlannedVerdict) -> PlannedVerdict:
-        """Return a planned verdict with its requests. If it has a protocol, also render the prompts and hash them."""
+        """Return a planned verdict with its requests, whose prompts are rendered, and with its hashes.
+
+        `asked` is a hash of setup, protocol and prompts. It is set only if the verdict has a protocol.
+        """
         requests = [request.rendered() for request in self._build_requests(planned)]
-        # The hash is of the whole prompts, before anything is left out.
+        # The hash is of the prompts before truncation.
         shown = [self.setup, planned.protocol, [request.fitted.messages for request in requests]]
         asked = hash_value(shown, 16) if requests and planned.protocol is not None else None
         return replace(planned, prompt_hash=self.hash_prompt(planned.form), requests=requests, asked=asked)
 
     def _build_requests(self, planned: PlannedVerdict, again: int = 0) -> list[JudgeRequest]:
-        """Build the requests of a verdict. `again`: how often it was asked for already."""
+        """Build the requests for a verdict: one or, in a comparison, one per presentation order; [] without material.
+
+        `again`: how often the verdict was requested before. It changes the seed and a random order.
+        """
         sample, material = planned.sample, planned.material
         if material is None:
             return []
@@ -109,19 +124,20 @@ class Judge:
         if not request.form.pair:
             return [request]
         orders: Sequence[Position] = records.PLAYERS
-        # A random order is the same in every run, and the other one each time that the verdict is asked for again.
+        # A random order is the same in every run. Each repetition swaps it.
         if self.setup.orders == 1:
-            # The turns of a conversation and the whole have one order, hence no turn's number here.
+            # All turns of a conversation and the whole have the same order, so the turn's number is not hashed.
             named = self.setup.seed, sample.system, sample.id, sample.condition, "", planned.judging, sample.opponent
             drawn = int(hash_value("/".join(map(str, named)), 2), 16)
             orders = [records.PLAYERS[(drawn + again) % 2]]
         return [replace(request, first=first, material=in_order(request.prompt, material, first)) for first in orders]
 
     async def verdict_on(self, prepared: PlannedVerdict) -> Judgment:
-        """Return the judgment of a prepared verdict: a score or a failure. Server and image errors become failures.
+        """Return the judgment of a verdict that `prepare` returned: a score or a failure.
 
-        If verdicts are asked for several times, the first one counts. The others meet another batch, since other
-        verdicts are asked for meanwhile, another seed (unless decoding is greedy), or another order.
+        Server and image errors become failures. If each verdict is requested several times (`JudgeConfig.repeat`), the
+        first one counts, and the others are its `repeats`. They differ in the batch that the server computes them in,
+        in the seed (unless decoding is greedy), and in a random order.
         """
         judgment, repeats = await self._judge_once(prepared), list[Judgment]()
         for again in range(1, self.setup.repeat if prepared.requests else 1):
@@ -133,11 +149,11 @@ class Judge:
         return self.recalibration.apply(judgment) if self.recalibration else judgment
 
     async def _judge_once(self, planned: PlannedVerdict) -> Judgment:
-        """Return the judgment of one verdict, without a map."""
+        """Request a verdict once and return its judgment, without recalibration."""
         try:
             result = await self._ask(planned)
         except (Transient, Refused, ImageError) as error:
-            # What was asked before the error was paid for.
+            # Calls made before the error still count.
             paid, failed = planned.requests[0].paid, Verdict(failure=error.failure)
             result = JudgeResult(verdict=failed, calls=paid, detail=str(error), attempts=error.tries)
         calls, tokens = result.calls, records.sum_usage(result.calls)
@@ -154,7 +170,7 @@ class Judge:
             detail=result.detail,
             shortened=calls[-1].shortened if calls else {},
             **{**tokens, "attempts": max(result.attempts, tokens["attempts"])},
-            # The reply of a form with one question says all that its calls do.
+            # If a single call was enough, the judgment itself holds all of its record.
             calls=calls if planned.protocol or form_of(planned.form).shown > 1 else [],
             images=min((call.images for call in calls), default=0),
             answered_by=list(dict.fromkeys(call.answered_by for call in calls if call.answered_by)),
@@ -162,20 +178,20 @@ class Judge:
         return planned.of(judgment)
 
     def hash_prompt(self, form: str) -> str:
-        """Return one hash of all wordings of the prompt that this judge gets for `form`."""
+        """Return one hash of the prompt for `form`, in all languages and wordings that this judge may get."""
         if self.pack is not None:
             return hash_value(f"{self.pack.name}/{form}", 16)
         return prompt_hash(forms.ONE_SIDE[form] if self.scores_sides else form, self.sees)
 
     @property
     def current_setup(self) -> JudgeConfig:
-        """Return the setup, with the kind of score that is computed now."""
+        """Return the setup with the kind of score that is computed now (it changes if ratings count as stated)."""
         return replace(self.setup, score_kind=self.grader.score_kind)
 
     async def _ask(self, planned: PlannedVerdict) -> JudgeResult:
         requests = planned.requests
         if not requests:
-            # Without an attempt it would pass for a reply from a cache.
+            # 0 attempts would mean a reply from the cache.
             failure, detail = planned.problem or ("not_run", "nothing to judge")
             return JudgeResult(verdict=Verdict(failure=failure), detail=detail, attempts=1)
         if self.images is not None and requests[0].prompt.sees:
@@ -206,10 +222,10 @@ class Judge:
         return replace(result, calls=[*before, *result.calls])
 
     async def _judge_in_order(self, request: JudgeRequest) -> JudgeResult:
-        """Request a verdict on the sides as they are shown. In a comparison, A is the side that was shown first."""
+        """Send one request and return its verdict. In a comparison, A is the side that the prompt shows first."""
         probes = list[Reply]()
         if request.form.kind.rates:
-            # The first of a verdict's calls has its rating.
+            # The first reply has the rating.
             request, (verdict, (reply, *probes)) = await self.grader.rate(request)
         else:
             request, reply = await self.grader.send(request, self.grader.build_request)
@@ -223,10 +239,11 @@ class Judge:
         return JudgeResult(verdict=verdict, reply=reply.text, calls=calls, unread=unread, detail=_get_detail(reply))
 
     async def _extract(self, request: JudgeRequest, reply: Reply, verdict: Verdict) -> tuple[Verdict, list[Call]]:
-        """Ask for the verdict that an unreadable reply comes to, in sight of the reply only (ConvBench, figures 25 and
-        26; VisIT-Bench, appendix F).
+        """Ask the judge once more which verdict its unreadable reply comes to; the prompt shows only that reply.
 
-        Return it and the call that it took, or `verdict` as it was read and no call if nothing has to be asked.
+        Follows ConvBench (figures 25 and 26) and VisIT-Bench (appendix F). Return the verdict and the record of the
+        call. If `verdict` needs no second question, return it with no call; if the second reply has no verdict, return
+        `verdict` with the call.
         """
         text = without_thoughts(reply.text)
         # An extracted rating has no distribution, which other scores need.
@@ -236,20 +253,20 @@ class Judge:
             return verdict, []
         prompt = load(EXTRACTION, request.prompt.language)
         second = replace(request, prompt=prompt, material=PromptInputs(text=text), fitted=TruncatedPrompt())
-        # The schema of the verdict would leave no way to say that there is none.
+        # With the verdict's schema, the judge could not say that there is none.
         second, settled = await self.grader.send(
             second, lambda sent: replace(self.grader.build_request(sent), schema=None)
         )
         extracted = second.answer(settled)
         call = replace(call_of(second, settled, extracted), extracted=True)
-        # A verdict that is not there either keeps the failure of the reply itself.
+        # Without a verdict in the second reply, the failure of the first reply stays.
         return (verdict if extracted.failure else replace(extracted, reason=verdict.reason)), [call]
 
     async def _compare_scores(self, request: JudgeRequest) -> JudgeResult:
-        """Compare two sides by a scoring head's score of each; their order makes no difference.
+        """Compare two sides by a scoring head's score of each. The presentation order makes no difference.
 
-        A is better with the probability σ(s_A - s_B) (Bradley & Terry 1952, eq. 1). If the scores differ by no more
-        than the judge's tie band, the verdict is a tie.
+        A is better with the probability σ(s_A - s_B) (Bradley & Terry 1952, eq. 1), where A is the model. If the scores
+        differ by no more than the judge's tie band, the verdict is a tie.
         """
         sides = await gather_all(self.grader.head_score(side) for side in forms.split_sides(request))
         first, second = (float(reply.text) for _, reply in sides)
@@ -263,9 +280,9 @@ class Judge:
         )
 
     async def _compare(self, requests: Sequence[JudgeRequest]) -> JudgeResult:
-        """Compare two sides in each requested order.
+        """Compare two sides in each requested presentation order.
 
-        Different verdicts are a tie; a failure in one order is a failure.
+        If the orders give different verdicts, the result is a tie. If one order fails, the result is its failure.
         """
         results = await gather_all(map(self._judge_in_order, requests))
         failed = next((result.verdict.failure for result in results if result.verdict.failure is not None), None)
@@ -284,34 +301,43 @@ class Judge:
 
 
 def build_served(backend: Backend, form: str, images: Images | None) -> Judge:
-    """Build the judge behind a server of `critic serve`, for verdicts of one form. `images` is as in Judge."""
+    """Build the judge that a server of `critic serve` serves, for verdicts in the form called `form`.
+
+    `images`: as in Judge. If the server's certificate covers this form and a recalibrated judge, its map is applied.
+    """
     kind = "argmax" if backend.served.writes_freely else "expected"
     setup = JudgeConfig(judge=backend.served.name, score_kind=kind, pointwise_prompt=form)
     judge = Judge(backend, setup, TOKENS, images=images, needs=None)
     certificate = backend.served.about.get("certificate", {"how": {}})
-    # What was certified is the judge with its map, in the forms that were audited.
+    # The certificate is about the judge with its map, in the forms that were audited.
     if certificate["how"].get("recalibrated") and form in certificate["how"]["prompts"].values():
         judge.recalibrate(msgspec.convert(certificate["recalibration"], FittedMap))
     return judge
 
 
 def _find_winner(verdict: Verdict, *, first: Position | None) -> str:
-    """Return the winner as "A" (the model), "B" or "tie". `first`: the side that the verdict calls A."""
+    """Return the winner as "A" (the model), "B" (its opponent) or "tie". `first`: the side that `verdict` calls A."""
     value = verdict.value or "tie"
     return value if first == "model" else {"A": "B", "B": "A"}.get(value, value)
 
 
 def _get_detail(reply: Reply) -> str | None:
-    """Return why a reply is no answer, or None if it is one."""
+    """Return the server's explanation why a reply has no answer, or None if there is none."""
     lost = find_failure(reply)
     return lost[1] if lost else None
 
 
 def panel_judgment(members: Sequence[Judgment], how: distribution.Aggregation, name: str) -> Judgment:
-    """Combine the judgments of a panel's `members` on one response: their scores and ratings, by `how`.
+    """Combine the judgments of a panel's members on one response into the panel's judgment.
 
-    `name`: the panel's name. If a member failed, the panel's judgment has the same failure, and `detail` names the
-    member: a mean over the remaining members would be another panel's. Ratings by single criteria are not combined.
+    Scores and ratings are combined by `how`, rating distributions by their mean. Ratings by single criteria are not
+    combined. If a member failed, the panel's judgment has the same failure, and `detail` names the member: a mean over
+    the remaining members would be that of another panel.
+
+    Args:
+        members: The judges' judgments, in the panel's order.
+        how: "mean" or "median".
+        name: The panel's name.
 
     >>> from critic.records import RATINGS, Sample
     >>> def member(judge, rating, failure=None, detail=None, unlearned=""):

@@ -1,16 +1,15 @@
-"""Find shown material and mentions of a verdict in a judge's answer.
+"""Find material and mentions of a verdict in a judge's answer.
 
-Material is the judged reply, an injected line, or an example.
+Material is text in the answer that is not the judge's own opinion: the judged reply, an injected line, or an example.
 
-A heading, or a line that ends with a colon, introduces everything up to the next heading. If a fence, a quoted block or
-a list follows such a line, it introduces only that. A label before text in its line (`Reply: two cats.`) introduces its
-paragraph.
+- A heading, or a line that ends with a colon, may introduce material. The material ends at the next heading.
+- If a code fence, a quoted block or a list follows a line that ends with a colon, the material ends with that block.
+- A label with text on the same line (`Reply: two cats.`) introduces the rest of its paragraph.
 
-Some sentences can only mean a verdict, in any notation: `I'd put it at 7/10.`, `<answer>7</answer>`, ★★★★☆.
-
-A sentence or a line mentions a verdict if it consists of one value and words of judging (words.toml). If it has a word
-such as "rating" or "winner", or a mark such as `[RESULT]`, it states the verdict. Otherwise, like a lone `7`, it can
-only contradict one. So can a sentence that says that there is no verdict.
+A sentence or a line mentions a verdict if it consists of one value and words about judging (words.toml), in any
+notation: `I'd put it at 7/10.`, `<answer>7</answer>`, ★★★★☆. If it has a word such as "rating" or "winner", or a mark
+such as `[RESULT]`, it states the verdict. Otherwise, like a `7` by itself, it can only contradict a verdict. So can a
+sentence that refuses to give a verdict.
 """
 
 import re
@@ -26,7 +25,7 @@ RETOLD, MATERIAL, JUDGING, TELLER, ASSESSING, RETELLING, ARGUING = map(
 _CLAUSE_END = re.compile(r"(?<!e\.g)[.!?;](?=\s|\Z)|(?<=\d)['*]*,|[。！？；\n]")
 
 _SIDE = re.compile(r"[A-D1-4甲乙]$")
-"""Ending of a label of one of several answers. Below such a label judges write their opinion of the answer."""
+"""Ending of a label that names one of several answers, such as "Response A". Judges write their opinion below it."""
 
 _LABEL = re.compile(r"[^\w\n]*([^:.,;!?。，、；！？\n]{2,60}):(?=.*\w)")
 _ASIDE = re.compile(r"\([^()]*\)")
@@ -41,9 +40,9 @@ _ENDING = re.compile(r"\W*(?:end\b|结束|完\b)", re.IGNORECASE)
 
 
 def is_material(words: str) -> bool:
-    """Return True if the last clause of `words` introduces text that is no verdict of the judge's own.
+    """Return True if the last clause of `words` introduces text that is not the judge's own verdict.
 
-    That is a text it quotes ("the answer said:") or rejects ("not like this:").
+    The clause may quote ("the answer said:") or reject ("not like this:") what follows it.
     """
     clause = _CLAUSE_END.split(words)[-1]
     last = clause.rpartition(",")[2]
@@ -53,9 +52,9 @@ def is_material(words: str) -> bool:
 
 
 def find_material(plain: str) -> Iterator[tuple[int, int]]:
-    """Yield the spans of material in an answer, in order and without overlap.
+    """Yield start and end of each span of material in an answer, in order and without overlap.
 
-    `plain`: the answer with half-width punctuation.
+    `plain`: the answer with half-width punctuation (statements.half_width).
 
     >>> text = "The reply says:\\n> Rating: 10\\nIt is wrong."
     >>> [text[start:end] for start, end in find_material(text)]
@@ -72,14 +71,14 @@ def find_material(plain: str) -> Iterator[tuple[int, int]]:
         behind, begins = number + 1, starts[number]
         if title is not None:
             governed = not _ENDING.match(title) and not (_is_own(title) and not is_material(title))
-            # Judges write of one answer after another below its name.
+            # Below the name of one of several answers, judges give their opinion of it.
             if governed and _SIDE.search(title):
                 first = next((at for at in range(number + 1, len(lines)) if lines[at].strip()), number)
                 governed, behind = False, _find_paragraph_end(lines, first) + 1
         elif line.rstrip(" \t*_").endswith(":") or (_ANNOUNCES.match(line) and is_material(line.rstrip(" .。"))):
             governed, behind = _read_introduction(lines, number, governed)
         elif label and number > end_of_label and not _is_own(label[1]) and not is_material(label[1]):
-            # Nothing says whose words they are: those behind the first sentence are not the judge's verdict.
+            # It is unknown whose words these are. After the first sentence they cannot be the judge's verdict.
             ends = re.compile(r"[.!?。][ \t]*").search(line, label.end())
             if ends:
                 yield starts[number] + ends.end(), starts[number + 1]
@@ -95,19 +94,19 @@ def find_material(plain: str) -> Iterator[tuple[int, int]]:
 
 
 def _is_own(title: str) -> bool:
-    """Return True if a heading or label stands over the judge's own verdict, reasons or comments."""
+    """Return True if a heading or label says that the judge's own verdict, reasons or comments follow."""
     return any(words.search(title) for words in (JUDGING, ARGUING, ASSESSING))
 
 
 def _introduces(label: str) -> bool:
-    """Return True if a label before text in its line names material and does not comment on it."""
+    """Return True if a label with text on the same line introduces material, and is not a comment on material."""
     return not ASSESSING.search(label) and is_material(_ASIDE.sub("", label))
 
 
 def _read_title(line: str, follows: str) -> str | None:
-    """Return the text of the heading `line`, or None if it is no heading.
+    """Return the text of a line that is a heading, or None if the line is not a heading.
 
-    `follows`: the next line, which may underline it.
+    `follows`: the next line, which may be the heading's underline.
     """
     heading = _HEADING.match(line) if len(line) <= 120 else None
     if heading:
@@ -117,10 +116,14 @@ def _read_title(line: str, follows: str) -> str | None:
 
 
 def _read_introduction(lines: list[str], number: int, governed: bool) -> tuple[bool, int]:
-    """Read line `number`, which ends with a colon, and return what it introduces.
+    """Find the material that line `number`, which ends with a colon, introduces.
 
-    The result says whether material continues after the second value, the number of the line up to which this line
-    alone introduces material. `governed`: the line is below a heading that introduces material.
+    Return two values: True if all lines from the end of that material up to the next heading are material as well, and
+    the number of the line after the material.
+
+    Args:
+        lines: The lines of the answer.
+        governed: True if the line is already within material that a heading or an earlier line introduces.
     """
     words = lines[number].rstrip(" \t*_:.。")
     clause = _CLAUSE_END.split(words)[-1]
@@ -134,7 +137,7 @@ def _read_introduction(lines: list[str], number: int, governed: bool) -> tuple[b
         return governed, number + 1
     end = _find_delimited_end(lines, first)
     if not material:
-        # Nothing says whose it is: its paragraph is not the judge's verdict, further ones may be.
+        # It is unknown whose text follows. The next paragraph is not the judge's verdict; later ones may be.
         return governed, max(end, min(_find_paragraph_end(lines, first) + 1, len(lines)))
     if end == first and _SIDE.search(words):
         return False, _find_paragraph_end(lines, first) + 1
@@ -142,7 +145,10 @@ def _read_introduction(lines: list[str], number: int, governed: bool) -> tuple[b
 
 
 def _find_delimited_end(lines: list[str], first: int) -> int:
-    """Return the number of the line after a fence, quoted block or list that begins at line `first`, else `first`."""
+    """Return the number of the line after the code fence, quoted block or list that begins at line `first`.
+
+    Return `first` if none begins there.
+    """
     if first >= len(lines):
         return first
     if _FENCE_LINE.match(lines[first]):
@@ -159,7 +165,7 @@ def _find_paragraph_end(lines: list[str], number: int) -> int:
 
 
 _LONGEST = 120
-"""The most characters of a sentence that may mention a verdict."""
+"""The most characters of a sentence that counts as a mention of a verdict."""
 
 _SENTENCE = re.compile(r"(?:[^\n.!;。]|[.!;](?!\s|\Z|[^\x00-\x7f]))+")
 _ENGLISH, _CHINESE = re.compile(r"[A-Za-z]+(?:'[a-z]+)?"), re.compile(r"[\u4e00-\u9fff]")
@@ -173,25 +179,28 @@ _NO_VERDICT = pattern("no_verdict", re.IGNORECASE | re.MULTILINE)
 
 
 Values = Callable[[str], tuple[list[float | str | None], str]]
-"""Function that returns the values in a sentence, and the sentence without them."""
+"""Function that returns the verdict values in a sentence (None: a value that the form lacks), and the rest of it."""
 
 
 def mentions(plain: str, values_in: Values | None) -> Iterator[tuple[float | str | None, int, int, bool]]:
-    """Yield the verdicts that sentences of an answer mention, and refusals to give one.
+    """Yield the verdicts that sentences of an answer mention, and the refusals to give a verdict.
 
-    Each has its value (None if the form has no such value), the start and the end of its sentence, and True if the
-    sentence says that this is a verdict. `values_in` finds the values in a sentence; with None, only refusals are
-    found.
+    Each item is a tuple: the value (None for a refusal, and for a value that is unclear or that the form lacks), start
+    and end of its text in the answer, and True if the sentence states that the value is the verdict.
+
+    Args:
+        plain: The answer with half-width punctuation.
+        values_in: Finds the values in a sentence. With None, only refusals are found.
     """
     for refusal in _NO_VERDICT.finditer(plain):
         yield None, *refusal.span(), False
     for sentence in _SENTENCE.finditer(plain) if values_in else ():
         text = sentence[0].strip()
-        # "1" in "1. Is it named?" is none.
+        # The "1" in "1. Is it named?" is not a value.
         listed = text.isdigit() and _LIST_NUMBER.match(plain, sentence.end())
         if values_in is None or listed or not text or len(text) > _LONGEST:
             continue
-        # Over what follows, a side's name is a heading.
+        # A side's name before a colon, or after "#", is a heading.
         if text.startswith("#") or text.rstrip("*_ ").endswith(":"):
             continue
         values, rest = values_in(text)
@@ -206,9 +215,9 @@ def mentions(plain: str, values_in: Values | None) -> Iterator[tuple[float | str
 
 
 def _is_judging(rest: str) -> bool:
-    """Return True if all words in the rest of a sentence are about judging, such as "rating", "is" or "final".
+    """Return True if all words of `rest` are about judging, such as "rating", "is" or "final".
 
-    `rest`: the sentence after its values were removed.
+    `rest`: a sentence without its values.
     """
     if _CHINESE.search(_JUDGING.sub("", rest)):
         return False

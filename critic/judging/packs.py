@@ -1,6 +1,7 @@
-"""Read prompt packs: folders with the judging prompts of a paper, as its program has them. Texts are data, never run.
+"""Read prompt packs: folders with the original judging prompts of a paper, to use in place of our prompts.
 
-A pack has one TOML file per prompt, with the fields of `PackFile`. critic/stages/README.md shows one.
+A pack has one TOML file per prompt, with the fields of `PackFile`. The texts are data; nothing in them is executed.
+critic/stages/README.md shows a pack.
 """
 
 import re
@@ -21,16 +22,17 @@ from critic.records import Language
 _PLACE = re.compile(r"\{\{ *([\w.]+) *\}\}")
 _PART = re.compile(rf"{'|'.join(PARTS)}|(?:{'|'.join(PARTS_OF_TURNS)})\.[1-9]")
 _LANGUAGE, _TURN = re.compile(rf"_({'|'.join(LANGUAGES)})$"), re.compile("_[1-9]$")
-"""Match the ends of a file's stem: the language if the prompt is for one, and before it the turn if it is for one."""
+"""Match the endings of a prompt file's stem: the language and, before it, the turn. Both are optional."""
 
 
 class PackFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One prompt of a pack.
+    """The content of one file of a pack: a prompt.
 
-    - `template`: the user message that ends the prompt; `{{ response }}` is the place of a part (PARTS).
-    - `system`: the system message. `before`: messages between it and the template, the user's and the assistant's in
-      turn.
-    - `verdict`: a regular expression with one group, which is the verdict in the reply (the last match counts).
+    - `template`: the last user message. Placeholders such as `{{ response }}` are replaced by parts (prompt.PARTS).
+    - `system`: the system message; "" for none.
+    - `before`: example messages between the two, alternately the user's and the assistant's.
+    - `verdict`: regular expression with one group that matches the verdict in a reply; the last match counts. "" to
+      parse replies as usual.
     """
 
     template: str
@@ -44,7 +46,11 @@ class PackFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class Pack(msgspec.Struct, frozen=True):
-    """An open pack. `name` is NAME@HASH; `prompts` holds the messages and pieces of each file by the file's stem."""
+    """A prompt pack that was read.
+
+    - `name`: NAME@HASH, with the folder's name and a hash of the prompts.
+    - `prompts`: stem of a file -> the fields of Prompt that it replaces (`opening`, `pieces`, `verdict`).
+    """
 
     name: str
     folder: Path
@@ -52,11 +58,21 @@ class Pack(msgspec.Struct, frozen=True):
 
     @property
     def forms(self) -> list[str]:
-        """Return the forms that the pack has prompts for, each once."""
+        """Return the names of the forms that the pack has prompts for, each once."""
         return list(dict.fromkeys(map(_find_form, self.prompts)))
 
     def prompt(self, ours: Prompt, form: str, turn: int | None) -> Prompt:
-        """Return our prompt for a form with the pack's texts. Raise UsageError if the pack has none."""
+        """Return the prompt `ours` with its texts replaced by those of the pack's most specific file.
+
+        The first file that exists is used: for the form and this turn, for the form with its flags, for the form
+        without flags. Of each, a file for the prompt's language comes before one for all languages. Raise UsageError if
+        there is none.
+
+        Args:
+            ours: Our prompt for the form.
+            form: The name of the form, flags included.
+            turn: The number of the turn (from 1); None for the whole conversation.
+        """
         base = max((name for name in FORMS if f"{form}_".startswith(f"{name}_")), key=len)
         names = (f"{base}_{turn}", form, base)
         for stem in (f"{name}{language}" for name in names for language in (f"_{ours.language}", "")):
@@ -65,7 +81,12 @@ class Pack(msgspec.Struct, frozen=True):
         raise UsageError(f"--prompt-pack {self.folder}: has no {base}.toml, which is needed here ({ours.language})")
 
     def check(self, form: str, turn: int | None, language: Language, seen: int) -> None:
-        """Raise UsageError if the pack has no prompt for a form and turn, or one that shows turns after turn `seen`."""
+        """Raise UsageError if the pack's prompt for a form and turn is missing, or shows what the judge may not see.
+
+        Args:
+            turn: The number of the turn (from 1); None for the whole conversation, whose judge sees turn verdicts.
+            seen: The last turn that the judge may see.
+        """
         for part in self.prompt(load(form, language), form, turn).pieces[1::2]:
             # The verdicts of turns are shown to the judge of the whole conversation.
             if int(part.partition(".")[2] or 0) > seen or (turn and part.startswith("verdict")):
@@ -75,15 +96,15 @@ class Pack(msgspec.Struct, frozen=True):
 
 
 def own_pack(about: Mapping[str, Any]) -> Pack | None:
-    """Return the prompts that a judge trained elsewhere brings along (`critic adopt`), or None.
+    """Return the prompts that belong to a judge trained elsewhere (`critic adopt`) as a pack, or None if it has none.
 
-    `about`: what is known of the judge (`ModelInfo.about`).
+    `about`: the published facts about the judge (`ModelInfo.about`).
     """
     return Pack(folder=Path("the judge"), **about["pack"]) if "pack" in about else None
 
 
 def open_pack(folder: Path) -> Pack:
-    """Read the pack in a folder. Raise UsageError for a missing part, naming the file."""
+    """Read the pack in a folder. Raise UsageError, naming the file, if a prompt is invalid or there is none."""
     prompts = {}
     for path in sorted(folder.glob("*.toml")):
         with located(path, OSError, ValueError, regex.error):
@@ -94,7 +115,7 @@ def open_pack(folder: Path) -> Pack:
 
 
 def _find_form(stem: str) -> str:
-    """Return the form that a prompt is for, by the stem of its file.
+    """Return the name of the form that a prompt file is for, by the file's stem.
 
     >>> list(map(_find_form, ["direct_turn_2_zh", "scale_5", "scale_5_en", "pointwise"]))
     ['direct_turn', 'scale_5', 'scale_5', 'pointwise']
@@ -104,7 +125,7 @@ def _find_form(stem: str) -> str:
 
 
 def _read_prompt(path: Path) -> dict[str, Any]:
-    """Return the fields of Prompt that a file replaces. Raise ValueError or OSError if it cannot be used."""
+    """Return the fields of Prompt that a prompt file replaces. Raise ValueError or OSError if it is invalid."""
     form = _find_form(path.stem)
     if form not in {*FORMS, *BY_NAME}:
         raise ValueError(f"name it FORM.toml, FORM_TURN.toml or FORM_LANGUAGE.toml, with a form of {', '.join(FORMS)}")

@@ -1,4 +1,4 @@
-"""Patterns by which a judge's answer is read: from the words in words.toml and the expressions in patterns.toml."""
+"""Build the regular expressions that parse a judge's answer, from words.toml (lists of words) and patterns.toml."""
 
 import re
 from functools import cache
@@ -7,29 +7,32 @@ from pathlib import Path
 from msgspec import toml
 
 LISTS: dict[str, dict[str, list[str]]] = toml.decode(Path(__file__).with_name("words.toml").read_bytes())
-"""The content of words.toml, which explains it."""
+"""Name of a list -> key or language -> words: the content of words.toml, whose comments explain it."""
 
 _EXPRESSIONS = toml.decode(Path(__file__).with_name("patterns.toml").read_bytes(), type=dict[str, str])
 
 _PLACE = re.compile(r"\{([a-z_]+)(?:\.(en|zh))?\}")
-"""Matches the place of a value, another expression or a list of words. A quantifier such as {2,60} is none."""
+"""Matches a placeholder: a value, another expression or a list of words. It does not match quantifiers ({2,60})."""
 
 
 def any_of(name: str, edge: str = "") -> str:
-    """Return a pattern of the words in the list `name` of words.toml, with the pattern `edge` around English words."""
+    """Return a pattern that matches any word in the list `name` of words.toml.
+
+    `edge`: pattern to put before and after the English words, such as a word boundary.
+    """
     english, chinese = ("|".join(LISTS[name][lang]) for lang in ("en", "zh"))
     return f"(?:{edge}(?:{english}){edge}|{chinese})"
 
 
 def word_pattern(name: str) -> re.Pattern[str]:
-    """Return a pattern that finds a word of the list `name` in words.toml, ignoring case."""
+    """Compile a pattern that matches any word in the list `name` of words.toml, ignoring case."""
     return re.compile(any_of(name, r"\b"), re.IGNORECASE)
 
 
 def expand(name: str, **values: object) -> str:
-    """Return the expression `name` of patterns.toml as a group, which may stand within any other expression.
+    """Return the expression `name` of patterns.toml with its placeholders filled, as a group to use in other patterns.
 
-    `values`: the patterns of places that are neither another expression nor a list of words.
+    `values`: patterns for the placeholders that are neither another expression nor a list of words.
 
     >>> re.fullmatch(expand("ordered"), "A >> B") is not None
     True
@@ -40,7 +43,7 @@ def expand(name: str, **values: object) -> str:
         if inner in _EXPRESSIONS:
             return expand(inner, **values)
         words = "|".join(LISTS[inner][lang]) if lang else values[inner] if inner in values else any_of(inner)
-        # Blanks in words are meant.
+        # Blanks in words are significant, unlike those in expressions.
         return f"(?-x:{words})"
 
     return f"(?x:{_PLACE.sub(fill, _EXPRESSIONS[name])})"
@@ -48,5 +51,5 @@ def expand(name: str, **values: object) -> str:
 
 @cache
 def pattern(name: str, flags: int = 0, **values: object) -> re.Pattern[str]:
-    """Compile the expression `name` of patterns.toml; `values` are as in `expand`."""
+    """Compile the expression `name` of patterns.toml. `flags`: as in `re.compile`. `values`: as in `expand`."""
     return re.compile(expand(name, **values), flags)

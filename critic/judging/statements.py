@@ -1,9 +1,9 @@
 """Find statements of a value in a judge's answer: in a JSON object, in a broken one, on a line, or in prose.
 
-A statement may be the verdict only if it stands where a judge puts a verdict. It can only contradict the verdict if it
-is quoted in a block (`> `), attributed to the response ("it ends with …"), shown as material (material.py), in the
-middle of a sentence, or in an unfinished object. The same holds for a sentence that mentions a verdict in its own
-notation. Quotations, thoughts and reasons state nothing.
+A statement may be the verdict only if it is where a judge puts a verdict. Some statements are never the verdict but can
+contradict it: those in a quoted block (`> `), attributed to the response ("it ends with …"), within material
+(material.py), in the middle of a sentence, or after an unfinished object. The same holds for sentences that mention a
+value without calling it a verdict. Text in quotation marks, thoughts and reasons states nothing.
 """
 
 import json
@@ -24,7 +24,7 @@ _MASK = "\ufffc"
 """Character that replaces each character of a complete JSON object, whose values are read separately."""
 
 _QUALIFIER = r"(?:(?:(?:my|your|the|final|overall|updated|revised|corrected|actual)\s+){1,3}|最终|综合|总体)?"
-"""Words before the name of a single verdict. With several keys they may begin another key's name."""
+"""Pattern of words before the name of a single verdict. Not used with several keys, whose names may begin with them."""
 
 _FLAGS = re.IGNORECASE | re.MULTILINE
 """Flags of the patterns of keys."""
@@ -36,7 +36,7 @@ _REASON_LINE = re.compile(rf"[\s>*#_-]*{any_of('reason')}[\s*_]*:", re.IGNORECAS
 _REASON_FOLLOWS = re.compile(rf"""[\s"'”’*_`,;.)\]}}>#-]*{any_of("reason")}["'”’*_]*\s*:""", re.IGNORECASE)
 
 _QUOTATION = pattern("quotation")
-"""What a judge quotes."""
+"""Pattern of a text in quotation marks."""
 
 _LINE_BEGINS = re.compile(rf"^{expand('led')}\Z", _FLAGS)
 _SENTENCE_BEGINS = re.compile(rf"(?:^|[.!?]\s|[。!?]){expand('led')}\Z", _FLAGS)
@@ -45,10 +45,10 @@ _SENTENCE_END = re.compile(r"[.!?;。！？；](?=\s|$|[^\x00-\x7f])|\n\s*\n")
 _WORD = re.compile(r"\w")
 _MARKS = re.compile(r"""[.!?:;。]?[\s*_#>"“-]*""")
 _LONGEST_LEAD = 80
-"""Characters before a place that are searched for the beginning of its line, which bounds the time of the search."""
+"""Number of characters before a position that are searched for the beginning of its line. It limits the time."""
 
 _SHOWN = pattern("shown", re.DOTALL | re.IGNORECASE)
-"""Material that a judge shows as such."""
+"""Pattern of material within marks, such as `<response>…</response>` or triple quotes."""
 
 _FENCE = re.compile(r"^[ \t>]*```\w*[ \t]*$", re.MULTILINE)
 _BEFORE = pattern("before", re.IGNORECASE)
@@ -60,21 +60,24 @@ _GOES_ON = re.compile(r"^(?![ \t]*(?:[-*•+|>#]|\d{1,2}[.)、]))[^:\n]*\w\Z", r
 _TAKEN_BACK = pattern("taken_back_behind", re.IGNORECASE)
 
 _MOST_TORN = 50
-"""The most braces that open no valid JSON. Each is parsed up to its error, so that many would take long."""
+"""The most braces without valid JSON that are tried as the start of an object. Each failed attempt takes time."""
 
 _MOST_WEIGHED = 50
-"""The most statements of one value that may be the verdict. Further ones can only contradict it."""
+"""The most statements of one value that are considered as the verdict. Further ones can only contradict it."""
 
 _LINE_ENDS = re.compile(r"""[\s.!。"'”*_`)\]}]*?$""", re.MULTILINE)
 _OBJECT_ENDS = re.compile(r"\}[ \t`]*\n|\n[ \t]*\n")
 
 
 class Statement(Struct, frozen=True):
-    """A value stated by an answer from `at` to `end`; None if the form has no such value.
+    """A value that an answer states.
 
-    - `stands`: the statement may be the verdict. Other statements can only contradict one.
-    - `told`: the surrounding words attribute it to somebody else, such as the response.
-    - `whole`: it is in a complete JSON object, whose reason is `reason` (None without one).
+    - `value`: None if the stated text is no possible value of the verdict.
+    - `at`, `end`: start and end of the statement in `AnswerText.plain`.
+    - `stands`: True if the statement may be the verdict, False if it can only contradict one.
+    - `told`: True if the surrounding words attribute it to somebody else, such as the response.
+    - `whole`: True if it is in a complete JSON object.
+    - `reason`: the reason in that object, or None.
     """
 
     value: float | str | None
@@ -87,17 +90,17 @@ class Statement(Struct, frozen=True):
 
 
 class Sought(Struct, frozen=True):
-    """A value to look for in an answer.
+    """A description of a value to look for in an answer.
 
-    - `names`: pattern of its keys.
-    - `value`: pattern of the value after a key, in the group `value`. `convert` converts the text, or the value in
-      JSON.
-    - `papers`: patterns by which judges of other benchmarks state it without a key. `compared` converts their text
-      (default: `convert`).
-    - `several`: the verdict has several keys, and the value is under one of them.
-    - `prose`: a key in a sentence counts if there is no other statement.
-    - `mentioned`: function that finds the values in a sentence that only mentions a verdict, or None.
-    - `separator`: pattern between key and value.
+    - `names`: pattern of the value's keys.
+    - `value`: pattern of the text after a key, with the value in the group `value`.
+    - `convert`: function from that text, or from a decoded JSON value, to the value; None if it is no possible value.
+    - `papers`: patterns of notations without a key, by which judges of other benchmarks state the value.
+    - `compared`: function from the text that `papers` match to the value; by default `convert`.
+    - `several`: True if the verdict has several keys, one of which is the value's.
+    - `prose`: True if a key within a sentence counts when there is no other statement.
+    - `mentioned`: function that finds the values in a sentence that mentions a verdict (material.mentions), or None.
+    - `separator`: pattern of the text between key and value.
     """
 
     names: str
@@ -111,7 +114,11 @@ class Sought(Struct, frozen=True):
     separator: str = r"(?:(?:为|是)?[:=|]|[-–—](?=\s)|is\b|为|是)"
 
     def key(self, kind: str, names: str | None = None) -> re.Pattern[str]:
-        """Return the pattern of a key; `kind` is its name in patterns.toml."""
+        """Return the pattern of a key in one notation.
+
+        `kind`: the notation, an expression of patterns.toml such as "line_key". `names`: pattern of the keys; by
+        default those of the value.
+        """
         return pattern(kind, _FLAGS, names=names or self.names, separator=self.separator)
 
     @property
@@ -120,7 +127,7 @@ class Sought(Struct, frozen=True):
 
 
 class _Object(Struct, frozen=True):
-    """A complete JSON object from `start` to `end`. `content` has all values of each key, with keys in lower case."""
+    """A complete JSON object from `start` to `end` of an answer. `content`: key in lower case -> all of its values."""
 
     content: dict[str, list[Any]]
     start: int
@@ -128,7 +135,7 @@ class _Object(Struct, frozen=True):
 
 
 class _Torn(Struct, frozen=True):
-    """A broken JSON object, from its first key to `end`. `closed`: no closing brace is missing."""
+    """A broken JSON object, from its first key (`key`) to `end`. `closed`: True if no closing brace is missing."""
 
     key: re.Match[str]
     end: int
@@ -136,10 +143,13 @@ class _Torn(Struct, frozen=True):
 
 
 class AnswerText:
-    """A judge's answer, and the statements in it.
+    """A judge's answer, prepared for finding the statements in it.
 
-    `text` is the `reply` after its thoughts; `start` is where it begins in the reply. `plain` has the same length, with
-    half-width digits and punctuation, and with complete JSON objects masked.
+    - `reply`: the whole reply.
+    - `text`: the answer, without the thoughts before it. `start`: where it begins in the reply.
+    - `plain`: the answer with half-width digits and punctuation, in which complete JSON objects, later thoughts and
+      material within marks are masked. Positions are the same as in `text`.
+    - `objects`: the complete JSON objects outside thoughts and material.
     """
 
     def __init__(self, reply: str) -> None:
@@ -150,7 +160,7 @@ class AnswerText:
         shown = [element.span() for element in _SHOWN.finditer(masked)]
         masked = _replace_spans(masked, shown, "\n")
         thoughts = list(later_thoughts(masked))
-        # A verdict behind them begins a line.
+        # Masked as line ends, so that a verdict after them begins a line.
         masked = _replace_spans(masked, thoughts, "\n")
         unsaid = [*shown, *thoughts]
         self.objects = [obj for obj in objects if not any(start <= obj.start < end for start, end in unsaid)]
@@ -168,9 +178,9 @@ class AnswerText:
         self._told = set[int]()  # ends of statements attributed to somebody else
 
     def statements(self, sought: Sought) -> list[Statement]:
-        """Return the statements of the value `sought`.
+        """Return the statements of the value that `sought` describes.
 
-        Those in prose may be the verdict only if no object and no line states the value.
+        A statement in prose may be the verdict only if no object and no line of its own states the value.
         """
         self._weighed = 0
         self._told.clear()
@@ -182,18 +192,17 @@ class AnswerText:
         structured = [*self._read_whole(sought, torn), *self._read_torn(sought, torn), *self._read_lines(sought, torn)]
         if not structured:
             return mentioned if self._unfinished else [*self._read_prose(sought, sought.prose), *mentioned]
-        # A sentence that says so at the end of its line can only contradict them.
+        # A statement in prose at the end of its line can only contradict the structured ones.
         prose = [] if sought.several else self._read_prose(sought, True)
         ends = (statement for statement in prose if statement.stands and _LINE_ENDS.match(self.plain, statement.end))
         doubts = (statement for statement in ends if not self._is_within(statement.at, torn))
         return structured + mentioned + [replace(statement, stands=False) for statement in doubts]
 
     def _read_mentions(self, sought: Sought, torn: list[_Torn]) -> Iterator[Statement]:
-        """Yield a statement for each value that a sentence mentions as or beside a verdict.
+        """Yield a statement for each sentence that mentions a value of the verdict (material.mentions).
 
-        If its sentence does not call it a verdict, the statement does not stand: it is never the reply's verdict, but
-        it makes the reply contradictory if its value differs. `sought`: the verdict's values and how they are written.
-        `torn`: the unfinished JSON objects of the reply; values inside them are passed over.
+        If the sentence does not call the value a verdict, the statement can only contradict one (`stands` is False).
+        `torn`: the broken JSON objects of the answer; sentences inside them are skipped.
         """
         for value, at, end, states in mentions(self.plain, sought.mentioned):
             argued = self._reason is not None and self._reason.end() <= at and not _is_led(_LINE_BEGINS, self.plain, at)
@@ -203,20 +212,20 @@ class AnswerText:
             yield Statement(value, at, end, stands)
 
     def _find_keys(self, pattern: re.Pattern[str]) -> Iterator[re.Match[str]]:
-        """Yield each match of a key pattern. Each search starts at the end of the previous key's name."""
+        """Yield the matches of a key pattern. The search for the next match starts at the end of a key's name."""
         at = 0
         while key := pattern.search(self.plain, at):
             yield key
             at = key.end("name")
 
     def unfinished_at(self, sought: Sought) -> int | None:
-        """Return the position after the last key, where its value should begin, or None if there is no key."""
+        """Return the position after the last key of `sought`, where a value should follow, or None without a key."""
         keys = [*sought.key("object_key").finditer(self.plain)]
         keys += sought.key("line_key").finditer(self.plain)
         return max((key.end() for key in keys if not self._is_quoted(key.end() - 1, key.end())), default=None)
 
     def loose_reason(self, several: bool) -> str | None:
-        """Return the reason beside a verdict that is not valid JSON, or None. `several`: as in Sought."""
+        """Return the reason of a verdict that is not in valid JSON, or None if it has none. `several`: as in Sought."""
         kinds = ("bare_key", "line_key") if several else ("prose_key",)
         keys = (pattern(kind, _FLAGS, names=REASON, separator=":").search(self.plain) for kind in kinds)
         key = next((key for key in keys if key is not None), None)
@@ -227,10 +236,10 @@ class AnswerText:
         return (quoted[1] if quoted else rest.strip().strip("\"'“”}`").strip()) or None
 
     def _read_whole(self, sought: Sought, torn: list[_Torn]) -> Iterator[Statement]:
-        """Yield the statements in complete JSON objects.
+        """Yield the statements in complete JSON objects. `torn`: the broken JSON objects of the answer.
 
-        An object that directly follows the first one of the answer, on the same line, is skipped: the model wrote on
-        after a finished verdict (AlignMMBench's script takes the first as well).
+        If the answer begins with several objects on one line, only the first one counts: the model wrote on after a
+        finished verdict (AlignMMBench's script takes the first as well).
         """
         before: _Object | None = None
         for obj in self.objects:
@@ -252,7 +261,10 @@ class AnswerText:
                 yield Statement(value, obj.start, obj.end, stands, whole=True, reason=reason)
 
     def _find_torn(self, sought: Sought) -> Iterator[_Torn]:
-        """Yield the broken JSON objects. Each ends before the next line that begins with a brace."""
+        """Yield the broken JSON objects that have a key of `sought` or a reason.
+
+        Each ends before the next line that begins with a brace.
+        """
         key = sought.key("object_key", f"{sought.key_names}|{REASON}")
         begins = [line.start() for line in re.finditer(r"^[^\w\n{]*\{", self.plain, re.MULTILINE)]
         for start, end in zip([0, *begins], [*begins, len(self.plain)], strict=True):
@@ -266,14 +278,14 @@ class AnswerText:
         for fragment in torn:
             key: re.Match[str] | None = fragment.key
             if re.fullmatch(REASON, fragment.key["name"], re.IGNORECASE):
-                # Only a key between two values counts, and the mark that closes the first is the one that opened it:
-                # the reason may quote a verdict that the response tried to forge.
+                # Only a key after the end of the reason counts, and the reason ends with the quotation mark that opened
+                # it: the reason itself may quote a verdict that the response tried to forge.
                 opening = self.text[fragment.key.end() : fragment.key.end() + 1]
                 behind = sought.key("after_reason").finditer(self.plain, fragment.key.end(), fragment.end)
                 keys = [key for key in behind if self.text[key.start(1)] == _CLOSING.get(opening, opening)]
                 key = keys[-1] if keys else None
             value = None if key is None else sought.value.match(self.plain, key.end())
-            # Without a value it is the output format restated, or cut off.
+            # A key without a value repeats the output format, or was cut off.
             if key is not None and value is not None:
                 stands = self._may_stand(fragment.key.start(), value.end(), torn, sought.several)
                 yield _build_statement(sought.convert, value, stands)
@@ -293,10 +305,12 @@ class AnswerText:
             yield _build_statement(sought.convert, value, stands)
 
     def _read_prose(self, sought: Sought, keyed: bool) -> Iterator[Statement]:
-        """Yield the statements in which the judge itself says the value in a sentence: in the papers' words, or by key.
+        """Yield the statements within sentences: in the notations of other benchmarks' judges, or by a key.
 
-        Text in quotation marks or in a reason is left out, since it may repeat the response. After the key of a reason,
-        only a line of its own or the last sentence is the judge's statement. `keyed`: a key and its value count too.
+        Text in quotation marks or in a reason is skipped, since it may repeat the response. After the key of a reason,
+        only a statement that begins a line, or the last one that begins a sentence, counts.
+
+        `keyed`: a key with its value counts, not only the other notations (`Sought.papers`).
         """
         reason = self._reason
         for form in [*([sought.key("prose_key")] if keyed else []), *sought.papers]:
@@ -321,9 +335,10 @@ class AnswerText:
     def _may_stand(self, start: int, end: int, torn: list[_Torn], several: bool) -> bool:
         """Return True if the statement from `start` to `end` may be the verdict.
 
-        It may not if it is in a quoted block, after words that refer to the judged material, after an unfinished JSON
-        object (in `torn`), or if the judge retracts it. With `several` keys, words before the first key of the
-        paragraph refer to all of its keys.
+        It may not if it is in a quoted block, within material or after words that attribute it to somebody else, after
+        an unfinished JSON object (in `torn`), or if the judge takes it back.
+
+        `several`: the verdict has several keys. Words before the first key of a paragraph then apply to all of them.
         """
         self._weighed += 1
         if self._weighed > _MOST_WEIGHED:
@@ -335,7 +350,7 @@ class AnswerText:
         place = bisect_right(self._shown, start, key=lambda span: span[0]) - 1
         told = (place >= 0 and start < self._shown[place][1]) or self._is_retold(start)
         if several and not told:
-            # What leads to the first line of a list leads to all of them.
+            # Words that introduce the first line of a list introduce all of its lines.
             head = _LIST_BEGINS.split(paragraph[: start - end], maxsplit=1)[0]
             told = self._is_retold(end - len(paragraph)) or bool(TELLER.search(head) and RETOLD.search(head))
             told = told or (head.endswith("\n") and self._is_retold(end - len(paragraph) + len(head)))
@@ -345,37 +360,43 @@ class AnswerText:
         return not unfinished and not block
 
     def _is_retold(self, at: int) -> bool:
-        """Return True if the words before position `at` say that what follows is somebody else's.
+        """Return True if the words before position `at` attribute the text that follows to somebody else.
 
-        These words are in the same line, or above it up to a colon.
+        The words are on the same line, or on the line above if that line goes on, as with a colon at its end.
         """
         lead = _POSSESSOR.sub("", self.plain[max(0, at - 200) : at])
         words = _BEFORE.sub("", lead)
         between = lead[len(words) :]
-        # A line that neither ends a sentence nor is one of a list goes on in the next one.
+        # The line above goes on if it neither ends a sentence nor belongs to a list.
         goes_on = "\n\n" not in between and _GOES_ON.search(words)
         if "\n" in between and not re.search("[:,]", between) and not goes_on and not _OPEN_END.search(words):
             return False
         return is_material(words)
 
     def _is_inside(self, obj: _Object, torn: list[_Torn]) -> bool:
-        """Return True if a JSON object is quoted within a reason: after the reason's key, in the middle of its line."""
+        """Return True if a JSON object is part of a reason.
+
+        It is if it comes after the reason's key and does not begin a line or a sentence.
+        """
         argued = self._is_within(obj.start, torn) or (self._reason is not None and self._reason.end() <= obj.start)
         if not argued or _is_led(_SENTENCE_BEGINS, self.plain, obj.start):
             return False
         return _WORD.search(self.plain, self.plain.rfind("\n", 0, obj.start) + 1, obj.start) is not None
 
     def _is_within(self, at: int, torn: list[_Torn]) -> bool:
-        """Return True if position `at` is in a broken object, before the blank line or brace that ends it."""
+        """Return True if position `at` is within a broken object of `torn`.
+
+        A blank line, or a closing brace at the end of a line, ends the object.
+        """
         return any(
             fragment.key.end() <= at < fragment.end and not _OBJECT_ENDS.search(self.plain, fragment.key.end(), at)
             for fragment in torn
         )
 
     def _is_quoted(self, at: int, end: int) -> bool:
-        """Return True if the judge quotes the text from `at` to `end`.
+        """Return True if the text from `at` to `end` is within quotation marks, and so not the judge's own statement.
 
-        A quotation that begins a line or a sentence with this text is the judge's own statement.
+        If the quotation begins with this text and is at the start of a line or sentence, it counts as the judge's own.
         """
         behind = bisect_right(self._quotations, (at, len(self.plain)))
         first, last = self._quotations[behind - 1] if behind else (0, 0)
@@ -384,7 +405,10 @@ class AnswerText:
         return not _is_led(_SENTENCE_BEGINS, self.plain, first) or _WORD.search(self.plain, first, at) is not None
 
     def _is_listed(self, at: int) -> bool:
-        """Return True if a key without quotation marks is in an object or a one-line list, not in a sentence."""
+        """Return True if the key at position `at`, without quotation marks, is in an object or a list on one line.
+
+        Other keys are part of a sentence.
+        """
         line = self.plain[self.plain.rfind("\n", 0, at) + 1 : at + 1]
         return "{" in line or re.match(r"[ \t>*#-]*[\w*]+(?: \w+)?\s*[:.)]", line) is not None
 
@@ -394,10 +418,10 @@ class AnswerText:
         return "\n" not in before and _SENTENCE_END.search(before) is None
 
     def is_settled(self, at: int, end: int, several: bool) -> bool:
-        """Return True if a truncated answer had reached its verdict, which it states from `at` to `end`.
+        """Return True if the statement from `at` to `end` of a truncated answer is certainly its verdict.
 
-        It had if the verdict opens the answer or only the reason follows. With `several` keys, other values may follow
-        too.
+        That is so if the statement opens the answer, or if nothing but a reason follows it. With `several` keys, other
+        values may follow in the same paragraph.
         """
         rest = self.plain[end:]
         later = re.search(r"\n\s*\n.*\w", rest, re.DOTALL) if several else _WORD.search(rest)
@@ -406,7 +430,7 @@ class AnswerText:
     def _is_first_or_last(self, start: int, end: int) -> bool:
         """Return True if the statement from `start` to `end` opens or closes the answer, or is next to the reason.
 
-        A line that leads to the statement may come before it.
+        An introduction that ends with a colon may come before a statement that opens the answer.
         """
         before = self.plain[self._first_word : start].rstrip(" \t\r\n`*_#>-")
         led = "\n" not in before and (before.endswith(":") or not _SENTENCE_END.search(before))
@@ -419,7 +443,7 @@ def _build_statement(convert: Callable[[Any], float | str | None], value: re.Mat
 
 
 def _replace_spans(text: str, spans: list[tuple[int, int]], char: str) -> str:
-    """Return a text with each character in the sorted `spans` replaced by `char`."""
+    """Return a text in which each character within one of the `spans` (start, end) is replaced by `char`."""
     chars = list(text)
     for start, end in spans:
         chars[start:end] = char * (end - start)
@@ -427,15 +451,15 @@ def _replace_spans(text: str, spans: list[tuple[int, int]], char: str) -> str:
 
 
 def _is_led(begins: re.Pattern[str], plain: str, at: int) -> bool:
-    """Return True if nothing but introductory words stands between the start of a line or sentence and position `at`.
+    """Return True if position `at` begins a line, sentence or clause; introductory words may come before it.
 
-    `begins`: pattern of such a start, with the words that may follow it.
+    `begins`: pattern of the beginning with introductory words: one of _LINE_BEGINS, _SENTENCE_BEGINS, _CLAUSE_BEGINS.
     """
     return begins.search(plain, max(0, at - _LONGEST_LEAD), at) is not None
 
 
 def _read_objects(text: str) -> Iterator[_Object]:
-    """Yield the outermost valid JSON objects in a text."""
+    """Yield the valid JSON objects in a text, without the objects nested in them."""
 
     def every_value(pairs: list[tuple[str, Any]]) -> dict[str, list[Any]]:
         values: dict[str, list[Any]] = {}
@@ -456,7 +480,10 @@ def _read_objects(text: str) -> Iterator[_Object]:
 
 
 def _read_values(content: Any, sought: Sought) -> Iterator[Any]:
-    """Yield the converted values under the keys of `sought`, from the outermost objects that have such a key."""
+    """Yield the converted values under the keys of `sought` in a decoded JSON value.
+
+    Nested objects are searched only if the object around them has no such key.
+    """
     nested = [content]
     while nested:
         content = nested.pop()
@@ -469,7 +496,7 @@ def _read_values(content: Any, sought: Sought) -> Iterator[Any]:
             for value in content[name]:
                 yield sought.convert(value)
         if not keyed:
-            # What a key calls the response's, or quoted, is not searched.
+            # Values under a key such as "response" or "quoted" are not the judge's own.
             own = [values for name, values in content.items() if not RETOLD.search(name) and not MATERIAL.search(name)]
             nested += reversed(own)
 

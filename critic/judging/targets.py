@@ -10,16 +10,19 @@ from critic.errors import UsageError
 from critic.records import Example, Message
 
 RATING, REASON = "Rating", "Reason"
-"""The keys of a verdict's rating and of its reason."""
+"""The JSON keys of a verdict's rating and of its reason."""
 
 Label = int | str | dict[str, int | str]
-"""The correct verdict according to people: one value, or a value per key."""
+"""The correct verdict according to human scores: one value, or JSON key -> value."""
 
 
 def target(label: Label, reason: str, order: Sequence[str] = (RATING, REASON)) -> str:
-    """Return the text of a verdict for training: JSON without spaces, as constrained decoding allows it.
+    """Return the text of a verdict, as a training target: JSON without spaces, as constrained decoding generates it.
 
-    `order`: the keys in the order of the output format. If it is empty, return the label as text.
+    Args:
+        label: The value or values of the verdict. A single value is written under each key except REASON.
+        reason: The reason, written under the key REASON if `order` has it.
+        order: The keys in the order of the output format. If it is empty, return the label as text.
 
     >>> target(8, "The clock is missing.")
     '{"Rating":8,"Reason":"The clock is missing."}'
@@ -32,21 +35,22 @@ def target(label: Label, reason: str, order: Sequence[str] = (RATING, REASON)) -
 
 
 IGNORED = -100
-"""Label of a token that is shown but not learned (PyTorch's cross-entropy default)."""
+"""Label of a token that does not contribute to the loss (the default of PyTorch's cross entropy)."""
 
 
 def source_ids(tokenizer: Any, messages: list[Message]) -> list[int]:
-    """Return the token ids of a prompt, rendered by the chat template of a transformers tokenizer with its generation
-    prompt."""
+    """Return the token ids of a prompt: its messages in the tokenizer's chat template, with the generation prompt."""
     text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
     return list(tokenizer(text, add_special_tokens=False)["input_ids"])
 
 
 class Encoded(Struct, frozen=True):
-    """A tokenized example: a prompt, and the verdict and the end of the turn, which are learned.
+    """A tokenized training example: the prompt, then the target verdict and the end of the turn, which are learned.
 
-    - `ids`: token ids. `source`: the number of them that are the prompt's.
-    - `value`: positions of the tokens that spell the verdict's value: a rating, A, B, or yes and no; [] for free text.
+    - `ids`: the token ids of both.
+    - `source`: the number of tokens of the prompt, which come first.
+    - `value`: indices in `ids` of the tokens that spell the verdict's value or values, such as 8, A or yes; [] for free
+      text.
     """
 
     ids: list[int]
@@ -55,10 +59,10 @@ class Encoded(Struct, frozen=True):
 
 
 def encode(tokenizer: Any, example: Example) -> Encoded:
-    """Tokenize an example with a transformers tokenizer, and find the tokens of its verdict's value.
+    """Tokenize a training example with a transformers tokenizer, and find the tokens of its verdict's value.
 
-    The prompt is tokenized separately from the verdict, as in serving. Raises UsageError if the chat template does not
-    write the answer directly after the prompt.
+    The prompt's token ids are the same as in serving, where no verdict follows. Raises UsageError if the chat template
+    does not write the verdict directly after the prompt.
     """
     prompt = tokenizer.apply_chat_template(example.messages, tokenize=False, add_generation_prompt=True)
     answered = [*example.messages, {"role": "assistant", "content": example.target}]
@@ -84,10 +88,10 @@ def encode(tokenizer: Any, example: Example) -> Encoded:
 
 
 def _find_value_spans(example: Example) -> list[tuple[int, int]]:
-    """Return the character spans of the verdict's values in the example's target; quotation marks are outside them.
+    """Return the character spans of the verdict's values in the example's target, without quotation marks.
 
-    If there are several ratings, only the overall one counts. The values are found by their quoted JSON keys. The
-    reason cannot hold such a key, because its quotation marks are escaped.
+    If there are several ratings, only the span of the overall rating is returned. Values are found by their quoted JSON
+    keys, which the reason cannot contain because its quotation marks are escaped.
     """
     if example.free:
         return []

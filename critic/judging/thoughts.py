@@ -1,9 +1,8 @@
-"""Separate a reply's thoughts from its answer. Thoughts are a draft, never a verdict and no part of a judged answer.
+"""Separate the thoughts (reasoning) in a reply from the answer. Thoughts are no verdict and no part of a judged answer.
 
-Models mark their thoughts in many ways, and servers strip some of the marks: `<think>` and its like, `[THINK]`,
-`◁think▷`, `<|begin_of_thought|>`, and channels, of which only the names are left where special tokens are stripped
-(`analysis…assistantfinal…`). In recorded turns the thoughts stand beside the reply, and no judge or later turn is shown
-them.
+Models mark their thoughts in many ways: `<think>` and similar tags, `[THINK]`, `◁think▷`, `<|begin_of_thought|>`, and
+channels. Servers strip some of the marks; of channels, they may leave only the names (`analysis…assistantfinal…`). In
+recorded turns the thoughts are kept in a field of their own. Judges and later turns do not see them.
 """
 
 import re
@@ -18,7 +17,7 @@ from critic.judging.patterns import pattern
 from critic.records import ModelTurn, TurnFailure
 
 _NAMES = "think(?:ing)?|thoughts?|reasoning|reflection|analysis|scratchpad|rationale|monologue|思考|推理"
-"""Pattern of the names that marks give to thoughts."""
+"""Pattern of the words for thoughts that occur in marks."""
 
 _WORD = rf"(?:\w+[:_])?(?:{_NAMES})"
 
@@ -37,7 +36,7 @@ _MARKS = (
     (r"<\|channel>\s*thought", r"<channel\|>"),
     (r"(?-i:analysis|commentary)(?=[^\s:：,.;'’-]|\n)", r"(?-i:assistant\n?final)(?:\n?json(?=\s*[{\[]))?"),
 )
-"""Patterns of the marks that open and close thoughts, without regard to case."""
+"""Pairs of patterns: a mark that opens thoughts, and the mark that closes them. Case is ignored."""
 
 _OPENING = re.compile(
     "|".join(f"(?P<m{number}>{opening})" for number, (opening, _) in enumerate(_MARKS)), re.IGNORECASE
@@ -46,41 +45,41 @@ _CLOSING = [re.compile(closing, re.IGNORECASE) for _, closing in _MARKS]
 _ANY_CLOSING = "|".join(closing for _, closing in _MARKS)
 
 _ORPHAN = pattern("orphan", re.MULTILINE | re.IGNORECASE, closing=_ANY_CLOSING, final_channel=_MARKS[-1][1])
-"""The end of thoughts whose beginning the chat template wrote."""
+"""Pattern of a closing mark without an opening mark, because the chat template wrote the opening mark."""
 
 _VERDICT_FIRST = pattern("verdict_first", re.IGNORECASE)
 
 _CORE = re.compile(rf"{_NAMES}|channel|commentary|assistant\n?final")
-"""Each mark has one of these words. A look for them takes a tenth of the time of one for marks."""
+"""Pattern of the words of which every mark contains one. Searching for it is ten times as fast as for the marks."""
 
 _FENCED = re.compile(r"^[ ]{0,3}(```+|~~~+).*?^[ ]{0,3}\1", re.MULTILINE | re.DOTALL)
 
 _INDENTS = ("", " ", "  ", "   ")
-"""Blanks before a mark that begins a line. Four of them would make code of it (CommonMark 4.4)."""
+"""Blanks that may precede a mark at the start of a line. Four blanks would begin a code block (CommonMark 4.4)."""
 
 _SPOKEN_OF, _SPEAKS_OF = pattern("spoken_of"), pattern("speaks_of")
-"""Words behind a mark, or before it, of a sentence that speaks of it."""
+"""Patterns of words after and before a mark which show that a sentence only talks about the mark."""
 
 _HEADING = re.compile(r"[\[【](?!\w*(?:think|thought|思考))", re.IGNORECASE)
-"""Beginning of a mark that may be an answer's heading if nothing closes it: `[Analysis]`, `【推理】`."""
+"""Pattern of a mark that may be a heading of the answer if no closing mark follows: `[Analysis]`, `【推理】`."""
 
 _NEVER_A_WORD = re.compile(r"think|thought|思考|\|", re.IGNORECASE)
-"""Part of the marks that open thoughts in the middle of an answer even if nothing closes them."""
+"""Pattern of a part of those marks that open thoughts within an answer even if no closing mark follows."""
 
 REASON = "(?:Reason|理由|原因)"
-"""Pattern of the judges' names for the reason."""
+"""Pattern of the keys by which judges name their reason."""
 
 QUOTED_REASON = re.compile(rf"""["'“]{REASON}["'”]\s*:""", re.IGNORECASE)
 
 QUOTED_TEXT = re.compile(r"""^["'“](.*?)(?<!\\)["'”]\s*(?:[,}]|$)""", re.DOTALL)
-"""A quoted text up to the unescaped mark that a comma, a brace or the end follows: marks inside it do not end it."""
+"""Pattern of a quoted text. It ends at an unescaped quotation mark before a comma, a brace or the end of the text."""
 
 
 def answer_at(text: str) -> int:
     """Return the position in a reply where the answer begins, after the thoughts.
 
-    It is the length of the reply if the thoughts are not closed. The opening mark may be missing, because the chat
-    template wrote it.
+    If the thoughts have no closing mark, return the length of the reply. The opening mark may be missing, because chat
+    templates can write it.
 
     >>> reply = "So it is a 7.\\n</think>\\nRating: 7"
     >>> reply[answer_at(reply) :].strip()
@@ -100,9 +99,10 @@ def without_thoughts(text: str) -> str:
 
 
 class SplitReply(NamedTuple):
-    """The answer and the thoughts in a reply of a model under judgment.
+    """The answer and the thoughts in a reply of a model under test.
 
-    `thoughts` have no marks; "" if there are none. `closed` is False if the last thoughts have no closing mark.
+    - `thoughts`: the thoughts without their marks; "" if there are none.
+    - `closed`: False if the last thoughts have no closing mark.
     """
 
     answer: str
@@ -111,11 +111,14 @@ class SplitReply(NamedTuple):
 
 
 def split_thoughts(text: str, *, cut_off: bool = False) -> SplitReply:
-    """Separate the thoughts of a model under judgment from its answer.
+    """Separate the thoughts of a model under test from its answer.
 
-    `cut_off`: the reply ended at its token limit. Thoughts are at the beginning of the reply, where the chat template
-    may have written the opening mark, or begin a later line. Marks that a sentence talks about, and marks in code, are
-    ignored. A reply without thoughts is returned unchanged.
+    Thoughts are recognized at the beginning of the reply, where the chat template may have written the opening mark,
+    and at the beginning of later lines. Marks that a sentence talks about, and marks in code, are ignored. If there are
+    no thoughts, the answer is the unchanged reply.
+
+    `cut_off`: the reply ended at its token limit. Then `[Analysis]` at its beginning, without a closing mark, counts as
+    thoughts and not as a heading.
 
     >>> split_thoughts("<think>Four? No, five.</think>\\n\\nFive apples.")
     SplitReply(answer='Five apples.', thoughts='Four? No, five.', closed=True)
@@ -139,9 +142,10 @@ def split_thoughts(text: str, *, cut_off: bool = False) -> SplitReply:
 
 
 def _find_blocks(text: str, *, cut_off: bool) -> Iterator[tuple[int, int, int, int | None]]:
-    """Yield the four positions of each block of thoughts: start and end of its opening mark, and of its closing mark.
+    """Yield four positions for each block of thoughts: start and end of its opening mark and of its closing mark.
 
-    The last position is None if the block is not closed. `cut_off` is as in `split_thoughts`.
+    If a block has no closing mark, the third position is the end of the text and the fourth is None. `cut_off`: as in
+    `split_thoughts`.
     """
     code = [block.span() for block in _FENCED.finditer(text)]
 
@@ -157,7 +161,7 @@ def _find_blocks(text: str, *, cut_off: bool) -> Iterator[tuple[int, int, int, i
         opening = _OPENING.search(text, searched)
         leads = opening is not None and not text[done : opening.start()].strip() and is_mark(opening)
         if orphan_sought and not leads:
-            # The template wrote the opening mark: there is none before the closing one, not even one spoken of.
+            # If the chat template wrote the opening mark, no opening mark comes before the closing one.
             orphan_sought, limit = False, opening.start() if opening else len(text)
             orphan = next((mark for mark in _ORPHAN.finditer(text, done) if is_mark(mark)), None)
             if orphan is not None and orphan.start() < limit:
@@ -169,7 +173,7 @@ def _find_blocks(text: str, *, cut_off: bool) -> Iterator[tuple[int, int, int, i
         searched = opening.end()
         if not leads and not (text[done : opening.start()].rpartition("\n")[2] in _INDENTS and is_mark(opening)):
             continue
-        # Behind a mark that nothing closes there is no closing mark for a later one either.
+        # If no closing mark follows one opening mark, none follows a later one.
         closing = _find_closing(text, opening) if closable else None
         if closing is None:
             closable, mark = False, opening.group()
@@ -182,7 +186,10 @@ def _find_blocks(text: str, *, cut_off: bool) -> Iterator[tuple[int, int, int, i
 
 
 def later_thoughts(answer: str) -> Iterator[tuple[int, int]]:
-    """Yield start and end of further thoughts in an answer. Without a closing mark they must begin a line."""
+    """Yield start and end of the thoughts within a judge's answer, marks included.
+
+    Thoughts without a closing mark count only if they begin a line; they extend to the end of the answer.
+    """
     at = 0
     while opening := _OPENING.search(answer, at):
         begins_line = not answer[: opening.start()].rpartition("\n")[2].strip()
@@ -195,7 +202,10 @@ def later_thoughts(answer: str) -> Iterator[tuple[int, int]]:
 
 
 def _skip_blocks(text: str, at: int) -> int:
-    """Return the position after all consecutive blocks of thoughts that begin at `at`."""
+    """Return the position after the consecutive blocks of thoughts that begin at position `at`.
+
+    Return `at` if there is no block, and the length of the text if a block is not closed.
+    """
     while True:
         opening = _OPENING.match(text, at + len(text[at:]) - len(text[at:].lstrip()))
         if opening is None:
@@ -207,14 +217,14 @@ def _skip_blocks(text: str, at: int) -> int:
 
 
 def _find_closing(text: str, opening: re.Match[str]) -> re.Match[str] | None:
-    """Return the closing mark of the same kind as `opening`, else the first of any kind, or None if there is none."""
+    """Return the next closing mark of the same kind as the mark `opening`, else of any kind, or None without one."""
     kind = int((opening.lastgroup or "m0")[1:])
     own = _CLOSING[kind].search(text, opening.end())
     return own or re.compile(_ANY_CLOSING, re.IGNORECASE).search(text, opening.end())
 
 
 def _is_in_reason(before: str) -> bool:
-    """Return True if a text ends within a quoted reason, in which marks have no meaning."""
+    """Return True if the text `before` a mark ends within a quoted reason, where the mark has no meaning."""
     keys = [*QUOTED_REASON.finditer(before)]
     return bool(keys) and QUOTED_TEXT.match(before[keys[-1].end() :].lstrip()) is None
 
@@ -222,9 +232,9 @@ def _is_in_reason(before: str) -> bool:
 def with_reply(turn: ModelTurn, text: str) -> ModelTurn:
     """Return the turn with the answer in `text` as its reply, and the thoughts in `text` appended to its thoughts.
 
-    Without an answer the turn gets a failure instead of a reply: "truncated" if `text` was cut off within the thoughts
-    or before the answer, else "empty". If the turn does not say why its reply ended, unclosed thoughts count as cut
-    off.
+    If there is no answer, the turn gets a failure instead of a reply: "truncated" if `text` was cut off within the
+    thoughts or before the answer, else "empty". Without a finish reason (`turn.finish`), thoughts without a closing
+    mark count as cut off.
 
     >>> from critic.records import Conversation, ConversationTurn, Sampling
     >>> talk = Conversation(id="c", lang="en", group="c", turns=[ConversationTurn(prompt="How many?")])
@@ -254,7 +264,7 @@ def with_reply(turn: ModelTurn, text: str) -> ModelTurn:
 
 
 def without_thoughts_in(turn: ModelTurn) -> ModelTurn:
-    """Convert a recorded turn to today's layout: no thoughts in its reply or in the messages that the model saw.
+    """Convert a recorded turn to the current layout: no thoughts in its reply or in the messages that the model saw.
 
     Earlier versions kept thoughts in the reply and showed them to the model in later turns.
     """
@@ -268,6 +278,6 @@ def without_thoughts_in(turn: ModelTurn) -> ModelTurn:
 
 
 def say_thoughts(path: Path, count: int, answers: int) -> None:
-    """Print to stderr that `count` of the `answers` in a file have thoughts; print nothing if `count` is 0."""
+    """Print to stderr that `count` of the `answers` answers in a file have thoughts; print nothing if `count` is 0."""
     if count:
         notify(f"{path}: {count} of {answers} answers have thoughts, which are no part of the answer")

@@ -1,13 +1,14 @@
-"""A model's transcripts by condition, read from critic infer's files or other programs', and paired with other models'.
+"""Read a model's transcripts from the output of `critic infer` or of another program, and pair them with other models'.
 
-Other programs' replies are the result files of other harnesses, or a plain table:
+A transcript is a model's replies to one conversation under one condition. The output of another program is a plain
+table or the result file of an evaluation harness:
 
     id,turn,text                                     a table (.csv, .tsv, .jsonl, .xlsx, .parquet)
     {"question_id": "17-0", "predict": "两只。"}      AlignMMBench
     {"index": 3, "prediction": "A red kite."}        VLMEvalKit, of several turns prediction_0, prediction_1 …
     {"doc_id": 0, "filtered_resps": ["Two."]}        lmms-eval (--log_samples): doc_id counts the questions from 0
 
-Ids are the benchmark's. A table may also have `condition` (own unless said), and the question, which is checked.
+Ids are the benchmark's. A table may also have a column `condition` (default "own") and the question, which is checked.
 """
 
 import re
@@ -28,17 +29,17 @@ from critic.judging.thoughts import say_thoughts, with_reply, without_thoughts_i
 from critic.records import Conversation, Exchange, Failure, ModelTurn, Pairing, Sampling, SentMessage, TurnFailure
 
 QUESTIONS = ("question", "instruction", "prompt", "query", "input")
-"""Columns in which harnesses keep the question, often with more around it."""
+"""Columns in which harnesses write the question, often with text around it."""
 
 _IMAGE = re.compile(r"<\W*(image|img|video)\W*\d*\W*>|\\n", re.IGNORECASE)
-"""Pattern of an image's place in a prompt, and of a line break that was written as two characters."""
+"""Pattern of an image placeholder in a prompt, and of a line break that was written as the two characters \\n."""
 
 LOST = "Failed to obtain answer"
 """Beginning of a failed reply in VLMEvalKit's files. It is followed by "via API." or the error."""
 
 
 def lost(text: str | None) -> Literal["empty", "server_error"] | None:
-    """Return the failure of another program's reply, or None if the reply is an answer.
+    """Return the failure that another program recorded as a reply, or None if the reply is an answer.
 
     >>> lost("Failed to obtain answer via API.")
     'server_error'
@@ -49,11 +50,12 @@ def lost(text: str | None) -> Literal["empty", "server_error"] | None:
 
 
 class Layout(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A layout of result files, by column names.
+    """The layout of another program's result file.
 
-    - `id`: the column of the id. `numbered`: ids count the benchmark's conversations from 0.
-    - `text`: the column of the reply, or the prefix of the columns TEXT_0, TEXT_1, … of several turns.
-    - `turn`: the column of the turn's number; None if replies begin with turn 1.
+    - `id`: name of the column with the conversation's id.
+    - `numbered`: True if ids are positions in the benchmark's file, from 0.
+    - `text`: name of the column with the reply, or prefix of the columns TEXT_0, TEXT_1, … with one turn each.
+    - `turn`: name of the column with the turn's number; None if the first reply is to turn 1.
     """
 
     id: str
@@ -65,9 +67,9 @@ class Layout(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return self.id in row and (self.text in row or f"{self.text}_0" in row)
 
     def replies(self, location: str, row: tables.Row) -> Iterator[tuple[int, str | None]]:
-        """Yield the turns of a row (from 1) with their replies; an empty reply is None.
+        """Yield the replies of a row as pairs (number of the turn, from 1; text, or None if it is empty).
 
-        `location` names the row in errors. Raises UsageError if the turn is not a number.
+        `location`: the row's place in error messages. Raises UsageError if the turn is not a number.
         """
         if self.text not in row:
             for name in row:
@@ -86,7 +88,7 @@ LAYOUTS = toml.decode(Path(__file__).with_name("layouts.toml").read_bytes(), typ
 
 
 def _list_texts(value: Any) -> Iterator[str | None]:
-    """Yield the texts of a cell, including those in lists of lists, as lmms-eval writes them."""
+    """Yield the texts in a table cell; lmms-eval writes lists of lists. An empty text is None."""
     if isinstance(value, list):
         for item in value:
             yield from _list_texts(item)
@@ -95,15 +97,16 @@ def _list_texts(value: Any) -> Iterator[str | None]:
 
 
 def _fold(text: str) -> str:
-    """Normalise a text for matching: lower case, no punctuation, one space between words and at both ends."""
+    """Normalize a text for matching: lower case, no punctuation, one space between words and at both ends."""
     spoken = unicodedata.normalize("NFKC", _IMAGE.sub(" ", text)).casefold()
     return " ".join(["", *re.findall(r"[^\W_]+", spoken), ""])
 
 
 def _find_contradiction(row: tables.Row, prompts: Sequence[str]) -> str | None:
-    """Return how a row's question contradicts the `prompts`, or None if it does not.
+    """Return a text that says how a row's question differs from the `prompts`, or None if it does not contradict them.
 
-    It does not if it equals one of them, contains it or is contained in it, or if the row has no question.
+    There is no contradiction if the question contains one of the prompts or is contained in one, ignoring case and
+    punctuation, or if the row has no question. `prompts`: the benchmark's questions to which the row replies.
     """
     doc = row.get("doc")
     cells = [part.get(name) for part in (row, doc if isinstance(doc, dict) else {}) for name in QUESTIONS]
@@ -115,10 +118,10 @@ def _find_contradiction(row: tables.Row, prompts: Sequence[str]) -> str | None:
 
 
 def benchmark_of(path: Path, questions: Path | None) -> str | None:
-    """Return the benchmark that a file's records name, or None for rows of no benchmark.
+    """Return the name of the benchmark that a file's records belong to, or None if they belong to none.
 
-    `questions`: the benchmark's file, or None. Raises UsageError for replies of another program, which name no
-    benchmark, except for answers to AlignMMBench with a `questions` file.
+    `questions`: the benchmark's file (option --questions), or None. Raises UsageError for another program's replies,
+    because these do not name their benchmark. Rows in AlignMMBench's layout are accepted if `questions` is given.
     """
     row = tables.read_first_row(path) or {}
     if isinstance(conversation := row.get("conversation"), dict):
@@ -132,7 +135,7 @@ def benchmark_of(path: Path, questions: Path | None) -> str | None:
 
 
 def is_table(path: Path) -> bool:
-    """Return True if a file holds another program's replies, and False if it is output of critic infer."""
+    """Return True if a file is a table of another program's replies, and False if `critic infer` wrote it."""
     if jsonl.suffix(path) == ".jsonl":
         row = tables.read_first_row(path)
         return row is not None and "conversation" not in row
@@ -140,10 +143,14 @@ def is_table(path: Path) -> bool:
 
 
 def read_table(path: Path, conversations: Sequence[Conversation], system: str) -> Iterator[ModelTurn]:
-    """Read a model's replies from a table, as turns like those that critic infer records, but without images.
+    """Read a model's replies from another program's table. Yield turns like those of critic infer, but without images.
 
-    `system`: the model's name. Raises UsageError for unknown columns, for an id, a condition or a turn that is unknown
-    or occurs twice, and for a question that differs from the benchmark's.
+    Args:
+        conversations: The benchmark's conversations.
+        system: The model's name.
+
+    Raises UsageError for unknown columns, for an unknown id, condition or turn, for a turn that occurs twice or without
+    an earlier one, and for a question that differs from the benchmark's.
     """
     by_id = {conversation.id: conversation for conversation in conversations}
     replies: dict[tuple[str, str], dict[int, str | None]] = {}
@@ -210,7 +217,11 @@ def _build_turns(
 
 
 class Transcript(Struct, frozen=True, kw_only=True):
-    """A model's conversation under a condition. `turns` holds the recorded turns by number, from 1."""
+    """A model's replies to one conversation under one condition.
+
+    - `system`: the model's name.
+    - `turns`: number of a turn (from 1) -> the recorded turn.
+    """
 
     conversation: Conversation
     condition: str
@@ -223,7 +234,7 @@ class Transcript(Struct, frozen=True, kw_only=True):
         return CONDITIONS[self.condition].asked(len(self.conversation.turns))
 
     def problem(self, turns: Iterable[int]) -> tuple[Failure, str] | None:
-        """Return the failure and a sentence for the first of these turns without a reply, or None if all have one."""
+        """Return failure and explanation for the first of `turns` (from 1) without a reply; None if all have one."""
         for number in turns:
             line = self.turns.get(number)
             if line is None:
@@ -233,18 +244,21 @@ class Transcript(Struct, frozen=True, kw_only=True):
         return None
 
     def answer(self, turn: int) -> str:
-        """Return the reply to a turn (from 1), or its reference if the condition uses that as the reply.
+        """Return the reply to a turn (from 1), or its reference if the condition shows that instead of a reply.
 
-        The turn must have a reply: check `problem` first.
+        The turn must have one of them: check `problem` first.
         """
         line = self.turns.get(turn)
         text = self.conversation.turns[turn - 1].reference if line is None else line.reply
-        # A turn without a reply is a `problem`, which is asked for first.
+        # Callers check `problem` first.
         assert text is not None
         return text
 
     def earlier(self, turn: int) -> list[Exchange]:
-        """Return the exchanges that the model saw before a turn (from 1), except any left out of its context."""
+        """Return the exchanges that the model saw before it answered a turn (from 1), oldest first.
+
+        Exchanges that were left out to fit the model's context are not included.
+        """
         sent = self.turns[turn].seen[:-1]  # without the question itself
         pairs = list(zip(sent[::2], sent[1::2], strict=True))
         whole = self.whole(lambda _: "", turn - 1)  # of which the oldest may have been left out
@@ -252,9 +266,11 @@ class Transcript(Struct, frozen=True, kw_only=True):
         return [Exchange(user.content, reply.content, names) for (user, reply), names in zip(pairs, shown, strict=True)]
 
     def whole(self, answers: Callable[[int], str], turns: int | None = None) -> list[Exchange]:
-        """Return the given history and the turns as exchanges.
+        """Return the conversation's own history and its turns as exchanges, oldest first.
 
-        `answers` returns the text for a turn's number. `turns` limits the result to the first turns; None means all.
+        Args:
+            answers: Function that returns the answer to show for a turn's number.
+            turns: How many turns to include, from the first on; None for all.
         """
         # What was said before turn 1 is about its images.
         before = show_history(self.conversation.history, self.conversation.turns[0].images)
@@ -262,9 +278,10 @@ class Transcript(Struct, frozen=True, kw_only=True):
         return [*before, *(Exchange(turn.prompt, answers(number), turn.images) for number, turn in numbered)]
 
     def later(self, turn: int, answers: Callable[[int], str] | None = None) -> list[Exchange]:
-        """Return the exchanges after a turn (from 1) that have a reply, which a judge sees if it `looks_ahead`.
+        """Return the exchanges after a turn (from 1) to which the model replied.
 
-        `answers` returns the text to show for a turn's number; by default, the model's reply.
+        A judge sees them if `Assignment.looks_ahead` is True. `answers`: function that returns the answer to show for a
+        turn's number; by default, the model's reply.
         """
         return [
             Exchange(question.prompt, (answers or self.answer)(number), question.images)
@@ -277,10 +294,10 @@ class Transcript(Struct, frozen=True, kw_only=True):
 
 
 Transcripts = dict[tuple[str, str], Transcript]
-"""A model's transcripts by conversation id and condition."""
+"""(conversation id, condition) -> transcript, for one model."""
 
 Pair = tuple[Transcript, Transcript | None]
-"""A model's transcript, and the transcript of the model it is compared with, or None."""
+"""A model's transcript, and the transcript of the model that it is compared with, or None."""
 
 
 def read_transcripts(
@@ -289,13 +306,13 @@ def read_transcripts(
     """Read a model's transcripts from a file, in the file's order.
 
     Args:
-        path: Output of critic infer, or a table of another program's replies to the `conversations`.
+        path: Output of `critic infer`, or a table of another program's replies.
         benchmark: Name of the benchmark that the replies must belong to.
         conversations: The benchmark's conversations; required for a table.
         name: Name of the model in a table; defaults to the file's stem.
 
-    Raises UsageError for replies to another benchmark, by several models or under an unknown condition, and for a turn
-    that occurs twice.
+    Raises UsageError for replies to another benchmark, by several models or under an unknown condition, for a turn that
+    occurs twice, and for a table without `conversations`.
     """
     transcripts: Transcripts = {}
     system: str | None = None
@@ -332,19 +349,21 @@ def read_transcripts(
 
 
 def pair_up(models: Sequence[Transcripts], files: Sequence[Path], how: Pairing | None, seed: int) -> list[Pair]:
-    """Return the transcripts to judge, each with the one that it is compared with, or None.
+    """Return the transcripts to judge, each paired with the transcript that it is compared with, or None.
 
-    `models` holds the transcripts of each of the `files`. The first model is compared with each other one, or the
-    models with each other as `battles` pairs them by `how` and `seed`. Conversations that the first model lacks are
-    left out.
+    Args:
+        models: The transcripts of each model, in the order of `files`.
+        files: The files that they were read from, for error messages.
+        how: How to pair several models (`battles`); None compares the first model with each of the others.
+        seed: Seed for random opponents.
 
-    Raises UsageError if two files have one model, or if a file lacks a conversation of the first or has another version
-    of it.
+    Conversations that the first model lacks are left out. Raises UsageError if two files are of the same model, or if a
+    file lacks a conversation of the first file or has another version of it.
     """
     mine, *others = models
     systems = [next(iter(model.values())).system for model in models]
     for theirs, path, system in zip(others, files[1:], systems[1:], strict=True):
-        # The first file says what is judged: conversations that another alone has are left out.
+        # Only the conversations of the first file are judged.
         for name, transcript in mine.items():
             if name not in theirs:
                 swap = "where it has fewer conversations or conditions, judge it, --against the other"
@@ -363,10 +382,11 @@ def pair_up(models: Sequence[Transcripts], files: Sequence[Path], how: Pairing |
 
 
 def battles(models: Sequence[Transcripts], how: Pairing, seed: int) -> list[Pair]:
-    """Pair the transcripts of several models, conversation by conversation.
+    """Pair the transcripts of several models for each conversation and condition.
 
-    `how`: "all" pairs every two models, "random" draws an opponent for each model, "newcomer" for the first model only.
-    Draws depend only on `seed`, model and conversation. Two models that draw each other meet once.
+    `how`: "all" pairs every two models, "random" draws an opponent for each model, "newcomer" draws one for the first
+    model only. A draw depends only on `seed`, the conversation and condition, the model's position in `models`, and the
+    number of models. If two models draw each other, they are paired once.
     """
     pairs: list[Pair] = []
     for name in models[0]:
@@ -379,6 +399,9 @@ def battles(models: Sequence[Transcripts], how: Pairing, seed: int) -> list[Pair
 
 
 def _draw_opponent(index: int, models: int, *words: object) -> int:
-    """Return the index of an opponent for model number `index`, never itself, by a hash of `words` and `index`."""
+    """Return the index (0 to `models` - 1) of an opponent for the model with the index `index`, never itself.
+
+    The opponent depends only on a hash of `words` and `index`.
+    """
     drawn = int(hash_value("/".join(map(str, (*words, index))), 12), 16)
     return (index + 1 + drawn % (models - 1)) % models

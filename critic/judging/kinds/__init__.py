@@ -1,9 +1,9 @@
-"""The kinds of verdict, objects in the tables of this folder's modules.
+"""The kinds of verdict: a rating, a choice, a checklist or free text. Each module of this folder has a table `KINDS`.
 
-Each says what a verdict holds as JSON Schema, how a reply is read, which verdict people's scores make right, how the
-judge is asked for it, and what an audit compares.
+A kind defines the JSON Schema of a verdict, how a reply is parsed, which verdict is correct according to human scores,
+and which values an audit compares.
 
-A form (critic.judging.forms) names its kind. critic/judging/README.md says how to add one.
+Each form (critic.judging.forms) names its kind. critic/judging/README.md says how to add a kind.
 """
 
 from collections.abc import Iterable, Sequence
@@ -18,7 +18,7 @@ from critic.judging.targets import Label
 from critic.records import HumanScore, Judgment, PromptInputs, Question, Response, Verdict
 
 POINTS = {"A": 1.0, "yes": 1.0, "tie": 0.5, "B": 0.0, "no": 0.0}
-"""Choice -> score (0..1) that it gives the first answer."""
+"""Choice -> score (0..1) of the first (or only) answer."""
 
 
 class AuditedPart(Struct, frozen=True, kw_only=True):
@@ -27,8 +27,8 @@ class AuditedPart(Struct, frozen=True, kw_only=True):
     - `type`: a score on 1..10, a preference (A, B or tie), or a yes or no.
     - `name`: tells the parts of one judgment apart, such as "item=2"; "" is the verdict as a whole.
     - `criterion`: the criterion that a score rates; None for the overall score and for other types.
-    - `judge`, `people`: the judge's and the human value, a score or a key of POINTS. None means that the judgment
-      failed, or that there is no human label.
+    - `judge`: the judge's value, a score or a key of POINTS; None if the judgment failed.
+    - `people`: the human value, likewise; None if there is no human label.
     """
 
     type: Literal["score", "preference", "yes or no"] = "score"
@@ -41,13 +41,13 @@ class AuditedPart(Struct, frozen=True, kw_only=True):
 class Kind(Struct, frozen=True):
     """A kind of verdict. Subclasses define `values`, `read` and `label`, and override other members as needed.
 
-    - `rates`: the verdict has an overall rating under the key RATING, read with its probability distribution. Other
-      verdicts are taken as the judge states them, and `score` turns them into a number.
-    - `single_rating`: that rating is the whole verdict, so a scoring head can give it without generating text.
-    - `is_verdict`: False for the judge's own answer to the question, which is only requested as a first step of another
-      form.
-    - `scored_as`: the protocol whose score range applies when rows are judged: pointwise (1..10) or checklist (0..1).
-    - `reason_last`: the output format may have a reason after the values.
+    - `rates`: the verdict has an overall rating under the key RATING, whose probability distribution is read as well.
+      Verdicts of other kinds have no distribution; `score` turns them into a number.
+    - `single_rating`: the overall rating is the whole verdict, so a scoring head can give it without generating text.
+    - `is_verdict`: False if the reply is the judge's own answer to the question, which is only requested as the first
+      step of another form.
+    - `scored_as`: the protocol whose score range applies to single answers: "pointwise" (1..10) or "checklist" (0..1).
+    - `reason_last`: True if the output format may have a reason after the values.
     """
 
     rates: ClassVar[bool] = False
@@ -57,29 +57,32 @@ class Kind(Struct, frozen=True):
     reason_last: ClassVar[bool] = True
 
     def values(self, prompt: Prompt, material: PromptInputs) -> dict[str, dict[str, Any]]:
-        """Return a JSON Schema for each value of the verdict, by key; empty for free text."""
+        """Return the JSON Schema of each value of the verdict, by the value's key; {} for free text.
+
+        `material`: the inputs of the prompt, which may determine the keys, such as the criteria of a question.
+        """
         raise NotImplementedError
 
     def read(self, prompt: Prompt, material: PromptInputs, text: str, truncated: bool) -> Verdict:
-        """Parse the verdict in the reply `text`. An unreadable verdict has its `failure` set.
+        """Parse the verdict in the reply `text`. If there is none, the verdict's `failure` says why.
 
         `truncated`: the reply ended at its token limit.
         """
         raise NotImplementedError
 
     def label(self, prompt: Prompt, shown: Sequence[Response]) -> Label | None:
-        """Return the correct verdict according to human scores, or None if they do not decide it.
+        """Return the correct verdict according to the human scores of responses, or None if they do not decide it.
 
-        `shown`: the responses that the prompt shows, in order.
+        `shown`: the one or two responses that the prompt shows, in its order.
         """
         raise NotImplementedError
 
     def key(self, prompt: Prompt) -> str:
-        """Return the key of the first value in the prompt's output format."""
+        """Return the JSON key of the first value in the prompt's output format."""
         return prompt.key
 
     def lacking(self, question: Question) -> str | None:
-        """Return why answers to the question cannot get this kind of verdict, or None if they can."""
+        """Return why answers to the question cannot get this kind of verdict, in words, or None if they can."""
         return None
 
     def score(self, verdict: Verdict) -> float | None:
@@ -87,7 +90,7 @@ class Kind(Struct, frozen=True):
         return verdict.rating
 
     def audited(self, judgment: Judgment) -> Iterable[AuditedPart]:
-        """Return the parts of a judgment that an audit compares with human labels; by default, only the score."""
+        """Return the values of a judgment that an audit compares with human labels; by default, only the score."""
         human = judgment.sample.human
         return [AuditedPart(judge=judgment.score, people=human.score if human else None)]
 
@@ -103,7 +106,7 @@ def load(name: str) -> Kind:
 
 
 def preferred(score: float) -> str:
-    """Return "A" if the first answer's score in a comparison (0..1) is above 0.5, "B" if it is below, else "tie"."""
+    """Convert the score of a comparison (0..1) to a choice: "A" above 0.5, "B" below, else "tie"."""
     return "tie" if score == POINTS["tie"] else "A" if score > POINTS["tie"] else "B"
 
 
@@ -121,5 +124,5 @@ def grade_schema(prompt: Prompt) -> dict[str, Any]:
 
 
 def graded(score: float) -> str:
-    """Format a rating with up to three significant digits, as prompts show it."""
+    """Format a rating with up to three significant digits, as it is written in prompts."""
     return f"{score:.3g}"

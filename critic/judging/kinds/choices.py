@@ -1,4 +1,4 @@
-"""Verdicts that are words: right or not, the better of two answers, yes or no per checklist item, an own answer."""
+"""Kinds of verdict in words: right or wrong, the better of two answers, a checklist, or the judge's own answer."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -15,23 +15,23 @@ from critic.records import Judgment, PromptInputs, Question, Response, Verdict
 RIGHT, WRONG = 7, 5
 """Thresholds for the human score on 1..10, rounded half up.
 
-An answer is right from 7 (few errors at most) and wrong up to 5 (more than half of it is wrong; AlignMMBench §4.1). A 6
-decides neither.
+An answer is right from 7 (few errors at most) and wrong up to 5 (more than half of it is wrong; AlignMMBench §4.1). At
+6 it counts as neither.
 """
 
 TIE, APART = 0.5, 1.0
 """Differences of two human scores on 1..10.
 
-Two answers that differ by less than TIE are equal; from APART on, one of them is better. Differences in between are too
-small to teach either.
+Two answers that differ by less than TIE are tied. If they differ by APART or more, one is better. A difference in
+between gives no label.
 """
 
 YES_NO: dict[bool | None, str | None] = {True: "yes", False: "no", None: None}
-"""Answer to a checklist item -> choice."""
+"""Answer to a checklist item (None: no answer) -> choice."""
 
 
 def is_right(scores: Sequence[float]) -> str | None:
-    """Return "yes" or "no" for an answer by its human score, `scores[0]` (1..10), or None if it decides neither.
+    """Return "yes" if an answer is right by its human score `scores[0]` (1..10), "no" if it is wrong, or None for a 6.
 
     >>> [is_right([score]) for score in (10, 6.5, 6.49, 5.5, 5.49, 5, 1)]
     ['yes', 'yes', None, None, 'no', 'no', 'no']
@@ -41,7 +41,9 @@ def is_right(scores: Sequence[float]) -> str | None:
 
 
 def is_better(scores: Sequence[float]) -> str | None:
-    """Return "A", "B" or "tie" for two answers by their human scores (1..10), or None if the difference is undecided.
+    """Return the better of two answers ("A", "B" or "tie") by their human scores (1..10).
+
+    Return None if the difference lies between TIE and APART.
 
     >>> [is_better(scores) for scores in ([8, 7], [1, 10], [7, 7], [2.3, 1.3])]
     ['A', 'B', 'tie', 'A']
@@ -57,7 +59,8 @@ def is_better(scores: Sequence[float]) -> str | None:
 class ChoiceKind(Kind, frozen=True):
     """A verdict that is one of a few `choices`.
 
-    `right` returns the correct choice from the human scores (1..10) of the answers shown, or None.
+    `right`: function from the human scores (1..10) of the one or two answers that are judged to the correct choice, or
+    to None if they do not decide it.
     """
 
     choices: tuple[str, ...]
@@ -83,7 +86,7 @@ class ChoiceKind(Kind, frozen=True):
 
     def audited(self, judgment: Judgment) -> Iterable[AuditedPart]:
         sample = judgment.sample
-        # A row that is compared with another row has people's score there; what preferences say stands in one.
+        # Two rows that are compared have a human score each; a preference is in one row.
         scores = [answer.human.score for answer in (sample, sample.other) if answer and answer.human]
         people = self.right(scores) if len(scores) == (1 if "yes" in self.choices else 2) else None
         if sample.preference is not None:
@@ -123,7 +126,10 @@ class ChecklistKind(Kind, frozen=True):
         return sum(map(bool, verdict.answers)) / len(verdict.answers)
 
     def audited(self, judgment: Judgment) -> Iterable[AuditedPart]:
-        """Return one part per item. Raise UsageError if people and the judge answered different numbers of items."""
+        """Return the judge's and people's answer to each checklist item.
+
+        Raise UsageError if they answered different numbers of items.
+        """
         human, asked = judgment.sample.human, judgment.sample.asked
         people = (human.answers if human else []) or [None] * len(asked.checklist if asked else ())
         # A judge that was never asked has no answers, which are as many failures as there are items.

@@ -1,4 +1,4 @@
-"""Verdicts that are ratings: one on the prompt's scale, or one by each criterion and an overall one."""
+"""Kinds of verdict that are ratings: a single rating, or a rating for each criterion and an overall rating."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -65,7 +65,7 @@ class CriteriaKind(Kind, frozen=True):
 
 
 def criteria_parts(judgment: Judgment, names: Iterable[str]) -> Iterable[AuditedPart]:
-    """Yield one part per criterion in `names`, with the judge's and the human score."""
+    """Yield one value per criterion in `names`, with the judge's and the human score (1..10, or None) on it."""
     human = judgment.sample.human
     for name in names:
         verdict = judgment.verdict.criteria.get(name)

@@ -1,4 +1,4 @@
-"""The protocols for judging a model's conversations. Each module of this folder defines one.
+"""The protocols: how benchmarks have a model's conversations judged. Each module of this folder defines one.
 
 critic/judging/README.md says how to add a protocol.
 
@@ -26,11 +26,11 @@ class Protocol(Struct, frozen=True, kw_only=True):
     """A way to judge conversations. The module of its name in this folder defines `PROTOCOL = Protocol(…)`.
 
     - `scale`: the lowest and the highest score.
-    - `form`, `whole_form`: base names of the forms (critic.judging.forms) that ask about a turn and about the whole
-      conversation; options of `critic judge` add flags to them. If `form` is None, the user chooses it (`--prompt`). If
-      `whole_form` is None, only turns are judged.
-    - `needs`: fields that a turn must have to be judged. The reference is not needed if two models are compared without
-      it.
+    - `form`: base name of the form (critic.judging.forms) in which a turn is judged; None if the user chooses the form
+      (`--prompt`). Options of `critic judge` add flags to the name.
+    - `whole_form`: likewise for the whole conversation; None if only turns are judged.
+    - `needs`: fields of ConversationTurn that a turn must have to be judged. If two models are compared without showing
+      the reference, it is not needed.
     - `compares`: the verdict compares the model's answer with the reference or with another model's answer.
     - `show_turn`, `show_whole`: functions that return the prompt inputs for a turn and for the whole conversation of an
       Assignment (critic.judging.assignments). `show_whole` also takes the judgments of the turns.
@@ -46,14 +46,17 @@ class Protocol(Struct, frozen=True, kw_only=True):
 
     @property
     def rates(self) -> bool:
-        """Return True if a verdict is a rating on 1..10."""
+        """Return True if the protocol's verdicts are ratings on 1..10."""
         return self.scale == TEN
 
     def lacks(self, turn: ConversationTurn, judging: str = "standard", backed: bool = True) -> str | None:
-        """Return the required field that the turn lacks, or None. Such turns are not judged.
+        """Return the name of a required field that the turn lacks, or None. A turn that lacks one is not judged.
 
-        `backed`: the judge sees the reference, so a missing one counts; an empty reference is not missing. If `judging`
-        is "no_focus", focus points are required as well.
+        Args:
+            judging: The ablation (records.Ablation); "no_focus" also requires focus points.
+            backed: False if two models are compared without the reference, which is then not required.
+
+        An empty reference counts as present.
         """
         if judging == "no_focus" and turn.focus is None:
             return "focus points"

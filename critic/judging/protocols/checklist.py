@@ -1,4 +1,4 @@
-"""Checklist: yes or no for each item of the turn's checklist; the score is the share of yes (MultiVerse §4)."""
+"""Checklist: yes or no for each item of a turn's checklist. The score is the share of yes, 0..1 (MultiVerse §4)."""
 
 from critic.judging.protocols import Protocol
 from critic.judging.protocols.quality import show_turn

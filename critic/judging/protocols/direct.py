@@ -1,4 +1,4 @@
-"""Direct: 1..10, with the rating of the reference fixed at 10, for each turn and the whole (ConvBench §4)."""
+"""Direct: each turn and the whole conversation are rated 1..10; the reference would get a 10 (ConvBench §4)."""
 
 from critic.judging.assignments import turn_inputs, whole_inputs
 from critic.judging.protocols import Protocol

@@ -1,4 +1,4 @@
-"""Pairwise: against the reference's or another model's answer, for each turn and the whole (ConvBench, VisIT-Bench)."""
+"""Pairwise: each turn, and the whole, is compared with the reference or another model (ConvBench, VisIT-Bench)."""
 
 from collections.abc import Sequence
 
@@ -10,7 +10,7 @@ from critic.records import PLAYERS, Candidate, JudgeConfig, Judgment, PromptInpu
 
 
 def show_turn(assignment: Assignment, turn: int, setup: JudgeConfig) -> PromptInputs:
-    """Return the usual prompt inputs for a turn, with the opponent's or the reference's answer as the second side."""
+    """Return the prompt inputs for a turn (`turn_inputs`), with the opponent's or the reference's answer added."""
     transcript, against = assignment.transcript, assignment.against
     shown = turn_inputs(assignment, turn, setup)
     if against is not None:
@@ -26,7 +26,10 @@ def show_turn(assignment: Assignment, turn: int, setup: JudgeConfig) -> PromptIn
 
 
 def show_whole(assignment: Assignment, setup: JudgeConfig, judged: Sequence[Judgment]) -> PromptInputs:
-    """Return the prompt inputs for two whole conversations, with the turn judgments for either side as A."""
+    """Return the prompt inputs for the model's whole conversation (first side) and the opponent's or the reference's.
+
+    `judged`: the judgments of the turns; the inputs hold them for both orders of the sides.
+    """
     transcript, against = assignment.transcript, assignment.against
     answers = transcript.whole(transcript.reference) if against is None else against.whole(against.answer)
     verdicts, turned = (turn_judgments(assignment, setup, judged, first) for first in PLAYERS)
@@ -35,9 +38,9 @@ def show_whole(assignment: Assignment, setup: JudgeConfig, judged: Sequence[Judg
 
 
 def _beside(assignment: Assignment, setup: JudgeConfig, shown: PromptInputs, other: Candidate) -> PromptInputs:
-    """Return the inputs `shown` with `other` as the second side.
+    """Return the prompt inputs `shown` with `other` as the second side.
 
-    References stay only if two models are compared and the setup shows the reference to the judge.
+    The references are removed, unless two models are compared and the setup shows the reference to the judge.
     """
     backed = assignment.against is not None and setup.reference_backed
     return replace(shown, sides=[*shown.sides, other], references=shown.references if backed else [])

@@ -1,4 +1,4 @@
-"""Pointwise: each answer gets 1..10 against the reference, by the rules of its task (AlignMMBench §4.1)."""
+"""Pointwise: each answer is rated 1..10 against the reference, by the rules of its task (AlignMMBench §4.1)."""
 
 from msgspec.structs import replace
 
@@ -8,9 +8,9 @@ from critic.records import JudgeConfig, PromptInputs
 
 
 def show_turn(assignment: Assignment, turn: int, setup: JudgeConfig) -> PromptInputs:
-    """Return the usual prompt inputs for a turn, with its task.
+    """Return the prompt inputs for a turn (`turn_inputs`), with its task and only the reference of this turn.
 
-    The rules of the task replace focus points and the description of the image.
+    Focus points and the description of the image are left out; the prompt has rules for the task instead.
     """
     question, shown = assignment.question(turn), turn_inputs(assignment, turn, setup)
     references: list[str | None] = [question.reference or ""]

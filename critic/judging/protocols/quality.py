@@ -1,4 +1,4 @@
-"""Quality: 1..10 for each turn, the reference rated 10, with the checklist in sight (MultiVerse §4)."""
+"""Quality: each turn is rated 1..10. The judge sees its checklist; the reference would get a 10 (MultiVerse §4)."""
 
 from msgspec.structs import replace
 
@@ -8,7 +8,7 @@ from critic.records import JudgeConfig, PromptInputs
 
 
 def show_turn(assignment: Assignment, turn: int, setup: JudgeConfig) -> PromptInputs:
-    """Return the usual prompt inputs for a turn, and its checklist, which may be empty."""
+    """Return the prompt inputs for a turn (`turn_inputs`) with its checklist, which may be empty."""
     return replace(turn_inputs(assignment, turn, setup), checklist=assignment.question(turn).checklist)
 
 
