@@ -58,19 +58,21 @@ def part_value(judgment: Judgment, part: str) -> str | None:
 
 
 def row_key(judgment: Judgment) -> str:
-    """Return a hash of the judged question and answer, by which a map's certificate names the rows it was fitted on.
+    """Return a hash of the judged question and answer, to recognize answers that a map was fitted on (FittedMap.keys).
 
-    Ids are no part of it: other files use the same ones for other answers. A whole conversation has only its id.
+    Ids are not hashed, since other files use the same ids for other answers. For a judgment of a whole conversation,
+    only its id is hashed.
     """
     asked = judgment.sample.asked
     return hash_value([asked.prompt, judgment.sample.answer] if asked else [judgment.id], 12)
 
 
 class FittedMap(Struct, frozen=True, kw_only=True):
-    """A map of a judge's scores, with what it was fitted on and how well the judge then agrees with people.
+    """A map of a judge's scores, the answers that it was fitted on, and how well the mapped scores agree with people.
 
-    `rows`, `groups`: numbers of labelled answers and questions. `keys`: their hashes (`row_key`).
-    `agreement`: measures by name. Each fifth of the questions was mapped by a map fitted on the others ("folds").
+    `rows`, `groups`: numbers of labelled answers and of their questions. `keys`: the answers' hashes (`row_key`).
+    `agreement`: measures by name, cross-validated: each fifth of the questions was mapped by a map fitted on the other
+        four ("folds").
     """
 
     map: ScoreMap
@@ -80,7 +82,10 @@ class FittedMap(Struct, frozen=True, kw_only=True):
     agreement: dict[str, Estimate]
 
     def apply(self, judgment: Judgment) -> Judgment:
-        """Return a judgment with its score mapped and the raw score beside it. A failure has neither."""
+        """Return a judgment with its score mapped, and the raw score in `raw_score`; its repeats are mapped as well.
+
+        A judgment without a score keeps none.
+        """
         setup = replace(judgment.setup, recalibrated=self.map.digest)
         own = self.map.parts.get(part_value(judgment, self.map.by) or "", self.map)
         first, *repeats = (
@@ -177,8 +182,9 @@ class Certificate(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     `labels` and `judged`: the files that were compared. `date`: the day of the audit.
     `recalibration`: the map for `critic judge --recalibrate`, or None. If the judge was audited with a map
     (`how.recalibrated`), it is that one; else it was fitted on these labels.
-    `audits`: the number of this audit among those of the same labels (the ledger beside --out).
-    `folds`: True if the judge was recalibrated by maps fitted on other folds of these labels, and not by its own map.
+    `audits`: the number of this audit, from 1, among the audits of the same labels (from the ledger beside --out).
+    `folds`: True if `agreement` was measured on scores that maps fitted on other folds of these labels recalibrated,
+        instead of the map in `recalibration`.
     """
 
     how: HowJudged
@@ -222,7 +228,7 @@ class Certificate(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 
 def name_audit(number: int) -> str:
-    """Return which audit of the same labels one is.
+    """Return in words which audit of the same labels this one is; `number` counts from 1.
 
     >>> name_audit(3), name_audit(12)
     ('third audit on these labels', 'audit 12 on these labels')
@@ -305,10 +311,11 @@ def check_certificate(path: Path, processors: Mapping[str, str], prompts: Mappin
 
 
 def check_log(path: Path, log: Path, models: Iterable[str]) -> str:
-    """Return a line that says that a tool's log has verdicts of the judge that the certificate at `path` was made for.
+    """Check that the verdicts in another tool's log are by the certificate's judge, and return a line that says so.
 
-    `models`: the models that gave the verdicts in `log`; none if it names none. Warns and raises UsageError as
-    `check_certificate` does.
+    `path`: the certificate. `log`: the log file. `models`: the models that the log names as judges, if any.
+
+    Warns and raises UsageError as `check_certificate` does.
     """
     with located(log, UsageError):
         judges = {check_certificate(path, {}, {}, judge=model).how.judge for model in models or ["(not named)"]}

@@ -33,7 +33,7 @@ UNUSABLE_FLAGS = tables.load_columns().flags
 """Flags that exclude a row from training and testing -> the reason to print."""
 
 BLIND = "blind"
-"""Flag of a row whose images are hidden from every judge, even one that accepts images."""
+"""Flag of a row whose images no judge is shown, even if it accepts images."""
 
 EDITED, SWAPPED = "edited", "swapped"
 """Flags of rows that `critic attack --images` changed: a fact was edited, or the image was swapped. The human score
@@ -106,12 +106,13 @@ FIELDS = (*(field.name for field in msgspec.structs.fields(Row)), *_OF_PAIRS, "r
 class OwnColumns(Struct, frozen=True):
     """How to read rows whose columns have the user's own names.
 
-    `columns`: field of Row -> column. `raters`: the score columns if each rater has one.
-    `scale`: lowest and highest score; None for the row's own, or else 1..10. `lang`: language of all rows, or None.
+    `columns`: field of Row -> column. `raters`: the score columns, if each rater has one.
+    `scale`: lowest and highest score; None to use the scale in each row, or 1..10 if a row has none.
+    `lang`: language of all rows; None to use the `lang` of each row.
 
     With any of these options set, or found (`find_columns`), a row needs only a question, a response and (if people
-    scored it) a score. Missing fields get defaults. The id becomes the row number, or for one rater's line a hash of
-    what the line shows. The group becomes a hash of the image or question. The language is detected from the question.
+    scored it) a score. Missing fields get defaults: the id is the row number, or for a line of one rater a hash of what
+    the line shows; the group is a hash of the image or question; the language is detected from the question.
     """
 
     columns: dict[str, str] = field(default_factory=dict)
@@ -196,10 +197,11 @@ def parse_scale(text: str) -> tuple[float, float]:
 
 
 def find_columns(path: Path, own: OwnColumns | None) -> OwnColumns | None:
-    """Return how to read a table: as `own` says, and for the rest as the names and values of its columns tell.
+    """Return how to read the table at `path`: `own`, extended by what the names and values of its columns tell.
 
-    Rows that lack nothing, judgments, and replies of `critic infer` need no more than `own`. Prints a line for each
-    column that was found. Raises UsageError as `tables.detect_scale` does.
+    `own` (the user's options, or None) is returned unchanged for rows with all required fields, for judgments and for
+    replies of `critic infer`. Prints a line for each column that was found. Raises UsageError as `tables.detect_scale`
+    does.
     """
     first, given = tables.read_first_row(path) or {}, own or OwnColumns()
     known = {*first, *given.columns}
@@ -227,9 +229,10 @@ def find_columns(path: Path, own: OwnColumns | None) -> OwnColumns | None:
 
 
 def _find_labels(free: Mapping[str, Sequence[Any]], taken: Collection[str], wanted: str) -> list[str]:
-    """Return the columns that hold people's labels, preferences or scores as `wanted`.
+    """Return the columns that hold people's labels; several if each rater has one.
 
-    `free`: cells by column. `taken`: columns that are fields already.
+    `free`: cells by column. `taken`: the columns that already belong to a field. `wanted`: the kind of label,
+    "preference" or "human_score".
     """
     read = partial(tables.find_label, "preference") if wanted == "preference" else tables.read_number
     named = [name for name in free if name not in taken and tables.load_columns().is_verdict(name)]
@@ -243,11 +246,14 @@ _LABELS = {"human_score", "preference", "annotators"}
 """Columns that hold people's labels."""
 
 _REQUIRED = {field.name for field in msgspec.structs.fields(Row) if field.required}
-"""Columns of rows that lack nothing."""
+"""Fields that every row must have; a file that has all of them needs no mapping of columns."""
 
 
 def _find_fields(free: Mapping[str, Sequence[Any]], known: Set[str]) -> dict[str, str]:
-    """Return which of the `free` columns, with their cells, fill the fields that are not `known`, by field."""
+    """Return field -> column for the fields of Row that have a column with a usual name.
+
+    `free`: column -> cells, for the columns that may be used. `known`: names of columns that are fields already.
+    """
     table = tables.load_columns()
     # A language has to be one of ours, and is told from the question.
     absent = {name: usual for name, usual in (table.rows | table.names).items() if name not in {*known, "lang"}}
@@ -262,7 +268,7 @@ def _find_fields(free: Mapping[str, Sequence[Any]], known: Set[str]) -> dict[str
 
 
 def _suggest_mapping(columns: Sequence[str]) -> str:
-    """Return a hint for a file in which fields were not found, the --map options to add. `columns` are its columns."""
+    """Return a hint for an error message: the --map options to add for a file whose `columns` lack fields."""
     if "form" in map(str.lower, columns):
         return "no label by people stands in this judgment: critic import-grades makes judgments that have one"
     matched = tables.match_columns(columns, tables.load_columns().names | tables.load_columns().labels)
@@ -319,7 +325,7 @@ def _check_scores(row: Row, location: str) -> None:
 
 
 def _parse_scores(location: str, cells: Mapping[str, Any], **options: Any) -> dict[str, float]:
-    """Return the scores in the cells, by name, without empty ones; `options` are passed on to `parse_optional_number`.
+    """Return the scores in the cells, by name, without empty cells. `options` are passed to `parse_optional_number`.
 
     Raises UsageError for a cell that is not a number, or outside the range in `options`.
     """
@@ -360,7 +366,8 @@ def build_response(row: Row, columns: dict[str, float]) -> Response:
 def build_unscored(cells: dict[str, Any]) -> Response:
     """Convert the cells of a row that nobody scored to a Response, as `walk` does: without the model's thoughts.
 
-    `cells`: at least `id`, `question` and `response`. Its score is a placeholder. Raises UsageError if they do not fit.
+    `cells`: at least `id`, `question` and `response`. The human score of the result is a placeholder. Raises UsageError
+    if a cell is missing or has a wrong type.
     """
     row = _convert_row(str(cells["id"]), _fill_score(cells, scored=False), [*cells])
     _, ends = _remove_thoughts(row)
@@ -423,8 +430,8 @@ def _read_label(location: str, raw: dict[str, Any], scored: bool) -> dict[str, A
     """Return the row with its label in `human_score`.
 
     For a pair, `response_a` becomes the response and `response_b` becomes `other`. A preference (a, tie or b) becomes a
-    score of 1, 0.5 or 0. An empty score is computed from the raters' scores. Labels are read only if `scored`. Raises
-    UsageError for an unknown preference, or for a pair with only one answer.
+    score of 1, 0.5 or 0. An empty score is computed from the raters' scores. If not `scored`, a preference beside a
+    single answer is ignored. Raises UsageError for an unknown preference, or for a pair with only one answer.
     """
     row = {name: value for name, value in raw.items() if name not in _OF_PAIRS}
     if answers := [name for name in ("response_a", "response_b") if raw.get(name) is not None]:
@@ -469,10 +476,11 @@ def _is_preference(row: Mapping[str, Any]) -> bool:
 
 
 def settle_scores(scores: Collection[float], compares: bool) -> float:
-    """Combine raters' scores: the mean or, for preferences, the most frequent value (a tie if two are equally
+    """Combine raters' scores: return their mean or, for preferences, the most frequent one (0.5 if two are equally
     frequent).
 
-    Set `compares` for a comparison. Its scores are preferences only if all are 0, 0.5 or 1.
+    `compares`: True if two answers were compared. The scores are preferences only then, and only if all are 0, 0.5 or
+    1.
 
     >>> settle_scores([1.0, 1.0, 0.0], compares=True), settle_scores([1.0, 1.0, 0.0], compares=False)
     (1.0, 0.6666666666666666)
@@ -494,8 +502,8 @@ def settle_answers(answers: Iterable[Any], yes: Any = True, no: Any = False) -> 
 
 
 _Line = tuple[str, dict[str, Any], dict[str, Any]]
-"""A row: its location, its cells as read (numbers and JSON of a table parsed), and the same without nulls and with its
-label in `human_score`."""
+"""A row: its location for messages, its cells as read (with a table's numbers and JSON parsed), and the cells without
+nulls and with the label in `human_score`."""
 
 
 def _merge_by_rater(lines: Iterable[_Line]) -> Iterator[_Line]:
@@ -519,8 +527,8 @@ _SHOWN = ("question", "history", "reference", "image", "images", "video", "shown
 def _merge_raters(key: str, lines: Sequence[_Line]) -> _Line:
     """Merge the lines of all raters of one answer or pair, with id `key`, into one row.
 
-    A line that shows the two answers in the other order is swapped back. Raises UsageError if a rater is repeated, if
-    scales differ, or if the lines show different content.
+    The score of a line that shows the two answers in the opposite order is mirrored. Raises UsageError if a rater is
+    repeated, if scales differ, or if the lines show different content.
     """
     labelled = [line for line in lines if line[2].get("human_score") is not None]
     first, _, row = (labelled or lines)[0]
@@ -596,8 +604,8 @@ def _row_of_reply(location: str, cells: dict[str, Any]) -> dict[str, Any] | None
     """Convert a reply of `critic infer` to a row, or return None if the reply failed. Any other row is returned
     unchanged.
 
-    Raises UsageError for a malformed reply, and for a later turn whose history holds the model's own replies: answers
-    of different models would not share one history.
+    Raises UsageError for a malformed reply. Also raises it for turn 2 or later if the history holds the model's own
+    replies, because the answers of different models would have different histories.
     """
     if not cells.keys() >= _REPLY:
         return cells
@@ -679,8 +687,8 @@ def walk(
 
     `left_out`: is updated with the number of unusable rows by reason: a flag, no reference, no label, a cut-off answer.
     `keep_flags`: flags of UNUSABLE_FLAGS that do not exclude a row.
-    `judges`: a row without a human label is kept if one of these judges scored it; rows without such a score are
-        counted.
+    `judges`: names of judges (columns JUDGE_score_1_10). A row without a human label is kept if one of them scored it.
+        The number of rows without a judge's score is added to `left_out`.
     `pictures`: True if rows with images or a video need no reference.
     `scored`: False if rows need only id, question and response; replies of `critic infer` are accepted then.
     `own`: how to read the user's own columns, or None.
@@ -759,8 +767,8 @@ def _convert_row(location: str, raw: dict[str, Any], columns: Sequence[str]) -> 
 def _fill_score(raw: dict[str, Any], scored: bool) -> dict[str, Any]:
     """Return a row that has no human score, with a placeholder (`scale_min`) as its score.
 
-    Unless rows are `scored`, also fill in defaults for all fields but id, question and response. The row's id then
-    becomes its group.
+    If not `scored`, also fill in defaults for all missing fields but id, question and response; the group is then the
+    row's id.
     """
     own = {name: value for name, value in raw.items() if name not in ("human_score", "annotators", "label_probability")}
     if scored:
@@ -795,8 +803,10 @@ def load(path: Path, **options: Any) -> Loaded:
 
 
 def describe_one_class(responses: Sequence[Response]) -> str | None:
-    """Return a message if all rows (two or more) have the same label, so that a judge cannot learn from them; else
-    None."""
+    """Return an error message if all rows have the same label, from which a judge cannot learn; else None.
+
+    A single row passes.
+    """
     labels = [(human.score, human.answers, human.criteria) for response in responses if (human := response.human)]
     # A single row may be a try of the command.
     if len(labels) < 2 or any(label != labels[0] for label in labels):

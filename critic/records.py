@@ -1,4 +1,4 @@
-"""Records that all stages share. Each record contains the one before, so no stage joins files by id."""
+"""Records that all stages share. A judgment contains the answer and its question, so no stage joins files by id."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
@@ -23,10 +23,10 @@ FRAMES = 8
 """Default number of frames that show a video."""
 
 CUT_OFF = "the answer ends within the model's thoughts"
-"""Reason to leave out an answer without its end: a score of it is no label of a complete answer."""
+"""Printed reason for leaving out an answer that was cut off: people's score of it is no label of a complete answer."""
 
 UNREADABLE = ("no_rating", "no_verdict", "out_of_range", "truncated")
-"""Failures of a reply that has text, in which another reading may find a verdict."""
+"""Failures of a judge's reply that has text. Asking a second time about that text may yield a verdict (--extract)."""
 
 RATINGS = tuple(range(1, 11))
 """Ratings that a judge may give (AlignMMBench, section 4.1): whole numbers 1..10."""
@@ -35,7 +35,7 @@ NO_VERDICT = -1.0
 """Score with which FastChat marks a reply that contains no verdict."""
 
 NOT_LEARNED = "did not learn {}, in which it was asked (--force-form): its verdicts there do not measure it"
-"""Warning that a judge was prompted in a form it was not trained on."""
+"""Warning printed after a judge's name: it was prompted in forms that it was not trained on. {} takes their names."""
 Position = Literal["model", "opponent"]
 PLAYERS: tuple[Position, Position] = ("model", "opponent")
 """The two sides of a comparison: the model under test and its opponent."""
@@ -137,8 +137,11 @@ class Candidate(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class TurnJudgment(Struct, frozen=True, omit_defaults=True):
-    """The judgment of one turn, as shown when the whole conversation is judged: a grade or a side's label, and the
-    reason."""
+    """The judgment of one turn, as shown to the judge of the whole conversation.
+
+    `verdict`: text: a grade, or the side that won ("A", "B" or a word for a tie); "not judged" if there is none.
+    `reason`: the judge's reason, or None.
+    """
 
     turn: int
     verdict: str
@@ -154,8 +157,8 @@ class PromptInputs(Struct, frozen=True, kw_only=True, omit_defaults=True):
     `references`: one per turn, from turn 1; None for a turn without one.
     `focus`, `checklist`, `criteria`, `criteria_weights`: as in Question.
     `verdicts`: judgments of single turns, shown when the whole conversation is judged.
-    `turned`: `verdicts` for the swapped order of the sides; None if only the sides' names have to be swapped.
-    `text`: an unreadable reply of a judge whose verdict is looked for, instead of anything to judge.
+    `turned`: `verdicts` for the prompt with the sides in swapped order; None: swap the sides' names in `verdicts`.
+    `text`: a judge's unreadable reply, if the prompt only asks which verdict that reply contains; else None.
     `own_answer`: the judge's own answer, written before it saw the answer to judge.
     `images`: paths under a data root, or other names of images and videos, shown with the question.
     """
@@ -347,6 +350,8 @@ class Conversation(Struct, frozen=True, kw_only=True, omit_defaults=True):
     `history`: exchanges before turn 1, which are given and not generated.
     `group`: unit of splitting and resampling.
     `criteria`, `criteria_weights`: as in Question. `caption`: description of the image for a judge that cannot see it.
+    `category`, `goal`, `domain`: the benchmark's classes of questions, user goals and images; scores are also reported
+        by class.
     `benchmark`: "" for a question from the user's own rows.
     """
 
@@ -477,6 +482,7 @@ class JudgeConfig(Struct, frozen=True, kw_only=True, omit_defaults=True):
     `score_kind`: how a rating becomes a score: "argmax", "expected" (mean) or "median" of its distribution.
     `seed`: for random orders.
     `reference_backed`: True if the judge of two models sees the reference.
+    `pointwise_prompt`: the form in which single answers are rated.
     `unread`: how a comparison without a readable verdict counts.
     `second_question`: hash of the prompt that asks for the verdict of an unreadable reply; "" if that is not asked for.
     `reason_first`: True if conversations use the forms with the reason before the verdict.
@@ -537,7 +543,7 @@ class Call(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     `value`: the verdict as text: a grade; A, B or tie; or yes and no by checklist item.
     `first`: the side that the prompt showed first.
-    `extracted`: True if this call showed the judge its own unreadable reply and asked for the verdict of that.
+    `extracted`: True if this call showed the judge its own unreadable reply and asked which verdict it contains.
     `shortened`: what was left out of the prompt: number of history exchanges, characters of references and of replies.
     `images`: number of images sent.
     `prompt_tokens`, `cached_tokens`, `completion_tokens`: include replies discarded for not fitting the context.
@@ -570,7 +576,7 @@ class Sample(Struct, frozen=True, kw_only=True, omit_defaults=True):
     `condition`: which history that model was shown.
     `length`: characters of the answer.
     `opponent`: the other model of a comparison; None for the reference.
-    `other`: the opponent's answer, if it is a row of its own.
+    `other`: the opponent's answer as a Sample, if answers from single rows are compared.
     `human`, `columns`, `preference`, `shown`: as in Response.
 
     A question from the user's own rows is a conversation of one turn.
@@ -607,7 +613,7 @@ class Sample(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def response(self) -> Response:
-        """The sample as a row, with the history that the conversation was given; earlier turns are not in it.
+        """The sample as a Response. Its history is the one given with the conversation, without the earlier turns.
 
         A whole conversation is reduced to its last turn.
         """
@@ -625,7 +631,7 @@ class Sample(Struct, frozen=True, kw_only=True, omit_defaults=True):
         return self.id if self.other is None or not self.other.id else f"{self.id}+{self.other.id}"
 
     def key_of(self, protocol: str | None, judging: str) -> str | VerdictKey:
-        """Return the key of a verdict on the sample within its file: `key` for rows (no protocol), else VerdictKey."""
+        """Return the key of a verdict on the sample within its file: `key` if `protocol` is None, else a VerdictKey."""
         if protocol is None:
             return self.key
         return self.system or "", self.id, self.condition, protocol, judging, self.turn, self.opponent
@@ -639,22 +645,23 @@ class Sample(Struct, frozen=True, kw_only=True, omit_defaults=True):
 class Judgment(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One verdict of a judge or a panel on a sample.
 
-    `prompt`: the name of the form. `protocol` (critic.judging.protocols) chose it if a benchmark's conversation was
-        judged; None for single rows.
+    `prompt`: the name of the prompt form.
+    `protocol`: the protocol (critic.judging.protocols) that chose the form; None for single rows, which have none.
     `score`: the result, None exactly if `verdict.failure` is set. A rating gives 1..10 (`setup.score_kind`). A
-        comparison gives 1 if the sample's answer is better, 0 if the other is, 0.5 for a tie. Yes gives 1 and no 0; a
-        checklist gives the share of yes.
+        comparison gives 1 if the sample's answer is better, 0 if the opponent's is, 0.5 for a tie. Yes gives 1 and
+        no 0; a checklist gives the share of yes.
     `raw_score`: the score before recalibration; None if none was applied.
     `members`: a panel's single judgments, without the fields they share. `score` and `verdict.rating` are then
         aggregates over the members, and `verdict.distribution` is their mean.
-    `repeats`: the further judgments of the same sample (`setup.repeat`), as in `members`. Tokens include theirs.
+    `repeats`: the further judgments of the same sample (`setup.repeat`), as in `members`. The token counts of this
+        judgment include theirs.
     `calls`: the requests, if a form or protocol needs several.
     `asked`: a hash of the requests; judgments of a conversation with the same hash share their calls, whose tokens
         count once. None if there was no request.
-    `judging`: the ablation, such as "no_focus".
+    `judging`: the ablation, such as "no_focus"; "standard" if none.
     `unread`: True if the score is a tie because no verdict could be parsed.
     `unjudged`: number of failed turn judgments that were missing when the whole conversation was judged.
-    `shortened`: characters left out of the prompt, by section.
+    `shortened`: what was left out of the prompt, as in Call.
     `images`: number of images shown with the answer; for a panel the smallest number.
     `answered_by`: model names (with fingerprint) that the replies state; several if the model behind a name changed.
     """
@@ -763,10 +770,10 @@ class Judgment(Struct, frozen=True, kw_only=True, omit_defaults=True):
 def build_verdict_id(
     key: str, condition: str, protocol: str, opponent: str | None, turn: int | None = None, judging: str = "standard"
 ) -> str:
-    """Return the id under which human labels refer to a verdict on the conversation with id `key` (see
-    eval_agreement.items).
+    """Return the id under which human labels refer to a verdict on the conversation with id `key`.
 
-    `turn` is None for the whole conversation.
+    The audit matches labels and judgments by it (eval_agreement/reading/audit_items.py). `turn` is None for the whole
+    conversation.
 
     >>> build_verdict_id("7", "own", "pairwise", opponent="llava", turn=2)
     '7/own/pairwise/2/opponent=llava'

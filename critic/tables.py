@@ -1,6 +1,6 @@
-"""Read tables in files: rows of .csv, .tsv, .jsonl, .json, .parquet and .xlsx, each with a place for error messages.
+"""Read tables: rows of .csv, .tsv, .jsonl, .json, .parquet and .xlsx, each with a location for error messages.
 
-Names of columns and words of labels (`column_names.toml`) are the same for training rows and audits.
+Training and audits use the same names of columns and words of labels (`column_names.toml`).
 """
 
 import base64
@@ -56,7 +56,7 @@ _ROUNDED = re.compile(r"[+-]?\d([.,]\d+)?[eE]\+\d+")
 """Matches a long whole number that a spreadsheet program or data frame has rounded, such as 1.23E+17."""
 
 _EXACT = 1e15
-"""Whole numbers from here on lose digits in spreadsheet programs."""
+"""Whole numbers of this size or larger lose digits in spreadsheet programs."""
 
 _HIGH = re.compile(rb"[\x80-\xff]+")
 
@@ -66,7 +66,7 @@ _TITLES = 10
 """Number of rows at the top of a table in which its header is searched for."""
 
 _HIGHEST = 10
-"""Highest score of scales that are not told by their numbers: higher ones may be mistakes."""
+"""Scores above this may be typing errors, if few of a column's scores are (`detect_scale`)."""
 
 _THOUSANDS = re.compile(r"[-+]?[1-9]\d{0,2},\d{3}")
 
@@ -78,18 +78,18 @@ Kind = Literal["score", "preference", "yes or no"]
 """Kind of verdict that a column holds."""
 
 Choice = Literal["a", "tie", "b"]
-"""A label: the first answer, a tie or the second answer; for yes/no columns "a" means yes and "b" no."""
+"""A label: the first answer ("a"), a tie or the second answer ("b"); of yes and no, "a" means yes and "b" no."""
 
 Scale = tuple[float, float]
 
 UNBOUNDED: Scale = (-math.inf, math.inf)
-"""The scale of numbers that may be any."""
+"""The scale of numbers without limits."""
 
 SCALES: tuple[Scale, ...] = ((0, 1), (1, 5), (0, 5), (1, 10), (0, 10), (0, 100))
 """Scales that scores may have. The first that contains all scores is assumed; if none does, the scores' own range."""
 
 _FEW = 0.02
-"""Largest share of numbers off the scale of the others that counts as mistakes."""
+"""Largest share of a column's numbers that count as mistakes if they are off the scale of the others."""
 
 SCORE_SUFFIX = "_score_1_10"
 """Suffix of the columns of human-scored rows that hold another judge's scores, on 1..10."""
@@ -99,7 +99,8 @@ class ColumnTable(Struct, frozen=True):
     """The content of `column_names.toml`.
 
     `names`: field -> usual column names. `labels`: the same for columns with human labels. `rows`: the same for fields
-    that only rows have. `scores`: regular expressions for columns of verdicts, by whose they are.
+    that only rows have. `scores`: role of a column of verdicts, such as "people" or "judge" -> regular expression for
+    its name.
     `words`: for each kind of verdict, label -> words that stand for it. `empty`: texts that mean "no value" in a cell
     for a number or label, in lower case without spaces and dots. `flags`: flags that exclude a row -> the reason.
     """
@@ -113,7 +114,7 @@ class ColumnTable(Struct, frozen=True):
     flags: dict[str, str]
 
     def is_named(self, role: str, column: str) -> bool:
-        """Return True if the name of a column of verdicts is one of a role (`scores`).
+        """Return True if a column of verdicts has a name that is typical of a role (a key of `scores`).
 
         >>> judges = "llm_score_turn_1", "gpt-4o", "Claude rating", "deepseek", "grader", "judgeScore"
         >>> all(load_columns().is_named("judge", name) and load_columns().is_verdict(name) for name in judges)
@@ -122,7 +123,7 @@ class ColumnTable(Struct, frozen=True):
         return re.fullmatch(self.scores[role], column, re.IGNORECASE) is not None
 
     def is_verdict(self, column: str) -> bool:
-        """Return False if a column's name says that its numbers are those of a row, question, model or the like.
+        """Return False if a column's name says that its numbers are no verdicts, but ids, counts, times or the like.
 
         >>> names = "turn turn_id version model_version judge_version time eval_time evalTime gpt4_latency_ms judge_id"
         >>> names += " doc_hash n_tokens difficulty num_turns judge_prompt_tokens reward_seed score_timestamp year"
@@ -174,11 +175,12 @@ _NUMBERED = re.compile(r"(?<=[^\W\d])(?:[ _-]?\d+|[ _-][A-Ha-h]|(?<![A-Z])[A-H])
 
 
 def find_people(columns: Sequence[str]) -> list[str]:
-    """Return which of the columns of verdicts hold people's, several if they are raters; [] if none do.
+    """Return which columns of verdicts hold people's verdicts: one, several if each rater has one, or [].
 
-    Raters' names differ only in a number or letter; of other columns with a name of people the first counts. Without
-    such a name these are tried in order: a usual name of a label, and columns that have neither a judge's name nor a
-    criterion's, if there are several.
+    Take the columns whose names are typical of people or, without such columns, those with a usual name of a label. If
+    several of these differ only in a number or letter, as raters' names do, return them; else return the first. If no
+    column has such a name, return the columns without a judge's name, if there are several, none of them is named after
+    a criterion, and there are judges' columns as well.
 
     >>> find_people(["human_mean", "human_1", "human_2", "gpt4"]), find_people(["score", "gpt4"])
     (['human_1', 'human_2'], ['score'])
@@ -204,7 +206,7 @@ def find_people(columns: Sequence[str]) -> list[str]:
 
 
 def list_criteria(columns: Iterable[str]) -> set[str]:
-    """Return the criteria that the names of columns say, by the stems of `column_names.toml`.
+    """Return the criteria that the names of columns contain, as the word stems listed in `column_names.toml`.
 
     >>> sorted(list_criteria(["human_fluency", "judgeFluent", "gpt4_accuracy", "score"]))
     ['accura', 'fluen']
@@ -213,7 +215,7 @@ def list_criteria(columns: Iterable[str]) -> set[str]:
 
 
 def can_read(read: Callable[[Any], Any], cells: Iterable[Any]) -> bool:
-    """Return True if there are filled cells and `read` returns None for none of them.
+    """Return True if there are filled cells and the function `read` can read all of them (never returns None).
 
     >>> can_read(read_number, [1, "2", None]), can_read(read_number, ["a", 2]), can_read(read_number, [])
     (True, False, False)
@@ -223,7 +225,10 @@ def can_read(read: Callable[[Any], Any], cells: Iterable[Any]) -> bool:
 
 
 def say_taken(role: str, column: str, scale: Scale | None = None, *, named: bool = True) -> str:
-    """Return a line on what a column was taken for, and the option that changes it. `named`: --map can name it.
+    """Return a message about how a column is read, and about the options that change this.
+
+    `role`: what the column was taken for. `scale`: its scale, if that was detected. `named`: True if --map can name the
+    column; otherwise the message shows COLUMN.
 
     >>> say_taken("judge", "gpt4", (1, 5))
     'taken as judge: gpt4 on 1..5 (change with --map gpt4=FIELD, --judge-scale LOW:HIGH)'
@@ -477,7 +482,7 @@ def _find_header(table: Iterable[Iterable[Any]]) -> tuple[int, list[str]]:
 
 
 def _count_usual(columns: Iterable[str]) -> int:
-    """Return how many labels and fields have a usual name among the columns."""
+    """Return how many fields and labels have a column with a usual name (`column_names.toml`)."""
     return len(match_columns(columns, load_columns().labels | load_columns().names))
 
 
@@ -599,8 +604,9 @@ def list_sheets(path: Path) -> list[str]:
 def _find_sheet(path: Path, book: Any, named: str | None) -> str:
     """Return the name of the sheet to read: `named`, or the only one with a table, or the first if no sheet has rows.
 
-    Of several sheets with rows those count whose header has two usual names of columns.
-    Raises UsageError if there is no sheet `named`, or if it is None and several sheets may be meant.
+    Of several sheets with rows, only those count whose header has at least two usual column names, if there are any.
+    `book`: the opened workbook. Raises UsageError if there is no sheet `named`, or if `named` is None and several
+    sheets count.
     """
     if named is not None:
         if named not in book.sheetnames:
@@ -758,9 +764,9 @@ def parse_optional_number(
 
 
 def find_scale(numbers: Sequence[float], people: Scale | None = None) -> Scale:
-    """Return the scale that numbers are on.
+    """Return the scale that numbers are on: the first of SCALES that contains all, or else their own range.
 
-    `people`: people's scale, returned if it contains all numbers and they reach its upper half.
+    `people`: people's scale. It is returned if it contains all numbers and the largest is at least half its upper end.
 
     >>> find_scale([2.0, 9.0], people=(1.0, 10.0)), find_scale([1, 4])
     ((1.0, 10.0), (1, 5))
@@ -772,11 +778,14 @@ def find_scale(numbers: Sequence[float], people: Scale | None = None) -> Scale:
 
 
 def detect_scale(cells: Sequence[tuple[str, Any]], name: str, path: Path, people: Scale | None = None) -> Scale | None:
-    """Return the scale of a column's scores, or None if it has none. `cells`: each with its location; `name`: its name.
+    """Return the scale of a column's scores, or None if the column has no scores.
 
-    NO_VERDICT is no score. `people`: people's scale, preferred for a judge if the scores fit it.
-    Raises UsageError if all scores are equal, or for a number far from all others, which is a typing error or a code
-    for no answer, such as 99.
+    `cells`: pairs (location, cell). NO_VERDICT in a cell is no score.
+    `name`, `path`: name of the column and file, for messages.
+    `people`: people's scale, which is preferred if the scores fit it.
+
+    Raises UsageError if all scores are equal, or for a number far from all others: it may be a typing error or a code
+    for "no answer", such as 99.
     """
     numbers = [(score, at) for at, cell in cells if (score := read_number(cell)) is not None and score != NO_VERDICT]
     near = [number for number, _ in numbers if 0 <= number <= _HIGHEST]
@@ -800,8 +809,8 @@ def say_first_of(count: int) -> str:
 def check_ids(keys: Iterable[str | None], location: str | Callable[[int], str], column: str = "id") -> None:
     """Raise UsageError if an id is a long number that a spreadsheet program or data frame has rounded.
 
-    Ids that differed before may be equal now. `location` is the location for the message, or a function that returns it
-    for the index of an id.
+    Ids that were different may have become equal by rounding. `location` is the location for the message, or a function
+    that returns it for the index of an id.
 
     >>> check_ids(["3", "123456789012345", "1234567890123456789", "123456789012345678", "1.5e3", "7e12", "a1E+17"], "")
     """

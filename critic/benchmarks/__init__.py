@@ -25,7 +25,11 @@ Conversations = Sequence[Conversation]
 
 
 class PaperTable(Struct, frozen=True, forbid_unknown_fields=True):
-    """A table that a paper has by itself: its protocols (() if the paper's), and what differs in the judge's setup."""
+    """A table of a paper that a run may reproduce on its own, without the paper's other tables.
+
+    `protocols`: the table's protocols; () for all of the paper's. `setup`: the fields of JudgeConfig that differ from
+    the paper's usual setup, with their values.
+    """
 
     protocols: tuple[str, ...] = ()
     setup: dict[str, Any] = {}
@@ -37,7 +41,7 @@ class Paper(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     - `protocols`: the default protocols of the judge.
     - `conditions`: the conditions (histories) of the paper's main tables, the usual one first.
     - `published`: the paper's judge setup (`--as published`): every constant of its protocol.
-    - `parts`: the tables that the paper has by themselves.
+    - `parts`: table name, such as "table 1" -> PaperTable.
     """
 
     title: str
@@ -60,7 +64,7 @@ BENCHMARKS = tuple(sorted(module.name for module in iter_modules(__path__)))
 
 
 def of_paper(name: str) -> dict[str, Any]:
-    """Return the fields of a benchmark that its paper determines (`papers.toml`)."""
+    """Return the fields of a Benchmark that its paper determines, by name, read from `papers.toml`."""
     paper = _PAPERS.papers[name]
     # A setup has the hash of the prompt, which the file names.
     second = paper.published.second_question and prompt_hash(paper.published.second_question)
@@ -117,10 +121,10 @@ class Benchmark(Paper, frozen=True, kw_only=True):
     """A benchmark. The module of its name in this folder defines `BENCHMARK = Benchmark(…)`.
 
     - `read`: parses the published file into conversations.
-    - `entries`: returns a run's rows, one per table, from the verdicts for which `scored` is True. Means of all other
-      verdicts are shown below.
-    - `report`: returns additions that concern several runs or are not tables over models.
-    - `draw`: returns pictures of the tables (by key), given what is known of the models' sizes.
+    - `entries`: function that returns a run's rows, one per table, from the verdicts for which `scored` is True. The
+      means of all other verdicts are listed below these tables.
+    - `report`: function that returns additions that concern several runs or are not tables over models.
+    - `draw`: function that returns pictures of the leaderboards (by key), given the models' sizes if they are known.
     """
 
     read: Callable[[Path], Iterable[Conversation]]
@@ -130,12 +134,12 @@ class Benchmark(Paper, frozen=True, kw_only=True):
     scored: Callable[[Judgment], bool] = lambda judgment: judgment.judging == "standard" and judgment.opponent is None
 
     def paper_setup(self, used: Iterable[str]) -> JudgeConfig:
-        """Return how the paper asks a judge for verdicts by these protocols."""
+        """Return the judge's setup in the paper for verdicts by the protocols `used`."""
         # Only comparisons have an order, and ties: other protocols refuse what sets them.
         return self.published if any_compares(used) else replace(self.published, order="both", unread="fail")
 
     def setup_departures(self, setup: JudgeConfig, used: Collection[str]) -> list[str]:
-        """List where a judge's setup deviates from the paper's, for verdicts by the protocols `used`."""
+        """List the deviations of a judge's setup from the paper's, as text, for verdicts by the protocols `used`."""
         paper, words = self.paper_setup(used), list[str]()
         # Only this protocol leaves the form to the user.
         of_form = {"pointwise_prompt": "form"} if "pointwise" in used else {}
@@ -146,7 +150,11 @@ class Benchmark(Paper, frozen=True, kw_only=True):
         return [*words, "recalibrated ratings"] if setup.recalibrated else words
 
     def compare_with_paper(self, run: Run) -> tuple[str, list[str]]:
-        """Return the part of the paper that a run follows, such as "table 1" ("" for all), and its deviations."""
+        """Return the part of the paper that a run follows, and its deviations from the paper as text.
+
+        The part is "" for the whole paper. If the run deviates from the whole but follows one table (`parts`), the part
+        is that table's name and there are no deviations.
+        """
         words = self._departures(run)
         for name, part in self.parts.items():
             setup = replace(self.published, **part.setup)
@@ -176,9 +184,10 @@ class Benchmark(Paper, frozen=True, kw_only=True):
 
 
 class Runs(Struct, frozen=True, kw_only=True):
-    """The judgments of a report, read once: a benchmark, its `name`, its runs, and its judged conversations.
+    """The content of a report: a benchmark, its `name`, its runs, and its conversations.
 
-    The runs' names differ, and each verdict is in one run.
+    The runs' names differ, and each verdict is in one run. `conversations` are all of the benchmark's file or, if that
+    is not given, those with a verdict.
     """
 
     name: str
@@ -228,9 +237,10 @@ def read(name: str, path: Path) -> list[Conversation]:
 
 
 def check_asked(path: Path, published: Iterable[Conversation], asked: Iterable[tuple[Conversation, Path]]) -> None:
-    """Raise UsageError if an `asked` conversation is missing or different in the benchmark's file.
+    """Raise UsageError if a conversation in `asked` is missing or different in the benchmark's file.
 
-    `path` is that file, with its conversations `published`. Each asked conversation is given with a file that has it.
+    `path`: the benchmark's file. `published`: its conversations. `asked`: conversations from other files, each with the
+    path of such a file.
     """
     by_id = {conversation.id: conversation for conversation in published}
     for conversation, file in asked:
@@ -240,7 +250,7 @@ def check_asked(path: Path, published: Iterable[Conversation], asked: Iterable[t
 
 
 def count_equal_replies(first: Run, second: Run) -> tuple[int, int]:
-    """Return how many replies of two runs are equal, and how many turns have a reply in both."""
+    """Return the number of turns with equal replies in two runs, and the number of turns with a reply in both."""
     mine, theirs = first.replies, second.replies
     return len(mine.items() & theirs.items()), len(mine.keys() & theirs.keys())
 
@@ -254,7 +264,10 @@ judged in one random order.
 
 
 def order_effects(runs: Iterable[Run]) -> dict[str, bool]:
-    """Return a sentence on each judge's order effect over all its files, mapped to True if the effect is large."""
+    """Return a sentence on each judge's order effect over all its comparisons -> True if the effect is large.
+
+    An order effect means that verdicts depend on which answer is shown first.
+    """
     compared: dict[str, list[Judgment]] = {}
     for run in runs:
         pairwise = (judgment for judgment in run.turns if judgment.protocol and any_compares([judgment.protocol]))

@@ -30,8 +30,10 @@ CATEGORY_OF = {task: category for category, tasks in CATEGORIES.items() for task
 MEAN_OF_TASKS, ALIGNMENT = "mean of tasks", "alignment"
 
 QUADRANTS = ("Alignment-Driven", "Robust Convergence", "Baseline Limited", "Component-Centric")
-"""The paper's classes of models (figure 1) by mean of tasks and alignment, each high or low: ours by their medians. In
-the order of the corners of the picture: alignment is high, then low, and in each the mean is low, then high."""
+"""The paper's classes of models (figure 1). Mean of tasks and alignment are each low or high; we split at the median.
+
+The order is that of Scatter.corners: low mean and high alignment, both high, both low, high mean and low alignment.
+"""
 
 UNCLEAR = "in no class, since an interval holds a median"
 HIDDEN = "not drawn, since a task is missing or alignment is infinite"
@@ -48,7 +50,7 @@ class _QuestionLine(Struct):
 
 
 def group_of(question_id: str) -> str:
-    """Return the id of the seed question that a question rewords; an id without "-NUMBER" is its own seed.
+    """Return the id of the seed question that a question rewords: the part before the last hyphen, or the whole id.
 
     >>> group_of("17-0"), group_of("17")
     ('17', '17')
@@ -128,7 +130,7 @@ def _build_terms(ratings: Scores, conversations: Conversations) -> dict[str, Ter
 
 
 def mean_of_tasks(name: str, tasks: Mapping[str, Term]) -> dict[str, Score]:
-    """Return the unweighted mean of the tasks that have a score, under the key `name`; empty if none has one.
+    """Return the unweighted mean of the tasks that have a score, as {name: mean}; {} if no task has one.
 
     Over all 13 tasks it is the paper's Avg. Counts and bounds cover all tasks: the bounds are the mean if every missing
     verdict were the lowest, or the highest, rating.
@@ -190,7 +192,7 @@ def alignment(ratings: Scores, conversations: Conversations) -> dict[str, Score]
     >>> {name: round(value, 9) for name, value in measure([2, None, 4], [None], [None, 5], [3, 7]).items()}
     {'alignment': 1.0, 'alignment without singletons': 0.666666667}
 
-    It is None where it is infinite, even if the mean of equal ratings has rounding errors:
+    The value of an infinite score is None, even if the mean of equal ratings has rounding errors:
 
     >>> for groups in ([[7], [3]], [], [[3.3, 3.3, 3.3], [0.1 + 4.2] * 6]):
     ...     print(measure(*groups))
@@ -227,7 +229,10 @@ def _list_rows(run: Run, conversations: Conversations) -> Iterator[LeaderboardRo
 
 
 def draw(boards: Mapping[str, Leaderboard], sizes: Sizes) -> Iterator[Figure]:
-    """Yield figure 1, the mean of the tasks against alignment, and the models over the tasks."""
+    """Yield figure 1, which plots the mean of the tasks against alignment, and pictures of the models' task scores.
+
+    `boards`: leaderboards by key. `sizes`: model name -> size and family; empty if unknown.
+    """
     board = boards.get("tasks")
     if board is None:
         return
@@ -250,7 +255,9 @@ def draw(boards: Mapping[str, Leaderboard], sizes: Sizes) -> Iterator[Figure]:
 
 
 def place_in_quadrant(mean: Bounds | None, aligned: Bounds | None, bars: Bounds) -> str:
-    """Return a model's class, or UNCLEAR if the interval of its mean or alignment holds the bar between high and low.
+    """Return a model's class (QUADRANTS), or UNCLEAR if one of its intervals contains the limit of low and high.
+
+    `mean`, `aligned`: the intervals of its mean of tasks and its alignment. `bars`: the two limits, in the same order.
 
     >>> place_in_quadrant((6.1, 6.5), (1.2, 1.4), (5.8, 1.1))
     'Robust Convergence'

@@ -41,26 +41,31 @@ OWN = "own"
 _FILE = toml.decode(Path(__file__).with_suffix(".toml").read_bytes())
 
 CELLS = convert(_FILE["cells"], dict[str, Cell])
-"""The judged cells of table 1: hat with perfect perception, tilde with perfect perception and reasoning."""
+"""Name of a score in table 1 -> its cell. Hat: with perfect perception; tilde: with perfect perception and reasoning.
+
+A capability is perfect if the references of the turns about it, instead of the model's replies, are the history.
+"""
 
 ALONE = {"S2": [Cell("no_history", 2)], "S3": [Cell("no_history", 3), Cell("single_turn", 3)]}
-"""The cells of figure 8, in which a turn is asked without the earlier ones. The first cell with verdicts counts."""
+"""The cells of figure 8, in which the model sees a turn without the earlier ones. The first cell with verdicts counts.
+"""
 
 DERIVED: dict[str, dict[str, float]] = _FILE["derived"]
-"""Scores derived from the cells, as weights."""
+"""Derived score -> the weight of each cell in its sum, by name of the cell."""
 
 STEPS = (("perception", "S2", "S2_hat"), ("perception", "S3", "S3_hat"), ("reasoning", "S3_hat", "S3_tilde"))
-"""The steps of the hierarchical ablation: the capability made perfect, and a turn's cells before and after."""
+"""The steps of the hierarchical ablation: the capability that the step makes perfect, and a turn's cells before and
+after it."""
 
 UNIT = {"pairwise": 100.0, "direct": 1.0}
 SCALE: dict[str, Scale] = {"pairwise": (0.0, 100.0), "direct": (1.0, 10.0)}
-"""Scores as the paper prints them: pairwise in per cent."""
+"""Factor and range of the scores as the paper prints them: pairwise in per cent, direct as grades."""
 
 CHANGES: dict[str, Scale] = {"pairwise": (-100.0, 100.0), "direct": (-9.0, 9.0)}
 """The range of the difference of two scores."""
 
 HEADINGS: dict[str, str] = _FILE["headings"]
-"""The columns of tables 1 and 8, in order."""
+"""Name of a score -> its column heading in tables 1 and 8, in the paper's order."""
 
 TITLES: dict[str, str] = {"pairwise": "win rate against the reference, %", "direct": "direct grading, 1 to 10"}
 
@@ -103,7 +108,7 @@ def read_conversations(path: Path) -> Iterator[Conversation]:
 def scores(verdicts: Verdicts, conversations: Conversations, protocol: str) -> dict[str, Score]:
     """Return the row of table 1 (pairwise: win rates in per cent) or table 8 (direct: 1..10), in the paper's order.
 
-    It has each cell with verdicts, and each derived score whose cells all have verdicts.
+    The row has a score for each cell with verdicts, and each derived score (DERIVED) whose cells all have verdicts.
     """
     judged = by_cell(verdicts, protocol, UNIT[protocol])
     groups = groups_of(conversations)
@@ -118,16 +123,17 @@ def scores(verdicts: Verdicts, conversations: Conversations, protocol: str) -> d
 
 
 def _list_steps(judged: Mapping[Cell, Scores]) -> Iterator[tuple[str, int, Scores]]:
-    """Yield the ablation steps that were judged (§3.3): capability, turn, and each conversation's change of score."""
+    """Yield the steps (STEPS, §3.3) that were judged: capability, turn, and change of score by conversation id."""
     for cause, base, perfect in STEPS:
         if CELLS[base] in judged and CELLS[perfect] in judged:
             yield cause, CELLS[base].turn or 0, _subtract(judged[CELLS[base]], judged[CELLS[perfect]])
 
 
 def pairs_of_tasks(models: Sequence[Verdicts], conversations: Conversations, protocol: str) -> dict[str, Score]:
-    """Return, by pair of tasks, the points that a perfect step adds to a score (§5.1), pooled over models.
+    """Return the points that a perfect step (STEPS) adds to a score (§5.1), by pair of tasks, pooled over models.
 
-    The points of all pairs add up to the total that the step adds.
+    A pair is the task of the perfected turn and the task of the scored turn. The points of all pairs of a step add up
+    to the total that the step adds. `models`: the verdicts on each model.
     """
     changes = dict[Any, float | None]()
     asked: dict[str, dict[Any, str]] = {}
@@ -148,11 +154,11 @@ def pairs_of_tasks(models: Sequence[Verdicts], conversations: Conversations, pro
 
 
 def errors(verdicts: Verdicts, conversations: Conversations, protocol: str) -> dict[str, Score]:
-    """Return the sources of a model's errors, by column, as far as they were judged.
+    """Return the sources of a model's errors, one score per column. Columns whose verdicts are missing are left out.
 
     In % of conversations: the first turn that fails (scores below the middle of the scale), and verdicts that change
-    with a perfect step. In points: the gain from a perfect step (§5.1), R1 minus R2, and the change if a turn is asked
-    without the earlier ones (figure 8).
+    with a perfect step (STEPS). In points: the gain from a perfect step (§5.1), R1 minus R2, and the change if the
+    model sees a turn without the earlier ones (figure 8).
     """
     judged = by_cell(verdicts, protocol, UNIT[protocol])
     groups = groups_of(conversations)
@@ -178,9 +184,10 @@ def errors(verdicts: Verdicts, conversations: Conversations, protocol: str) -> d
 
 
 def ablations(verdicts: Verdicts, conversations: Conversations, protocol: str) -> dict[str, Score]:
-    """Return what focus points, and the turns' judgments for the whole, add to each cell that was judged both ways.
+    """Return how the score of each cell changes if the judge sees focus points, or the turns' judgments.
 
-    The differences are paired: in per cent for pairs, in points for grades.
+    Only cells that were judged with and without them are included. Differences are paired by conversation, in per cent
+    for pairwise verdicts and in points for grades.
     """
     judged, groups = by_cell(verdicts, protocol, UNIT[protocol]), groups_of(conversations)
     columns = {}
@@ -194,7 +201,7 @@ def ablations(verdicts: Verdicts, conversations: Conversations, protocol: str) -
 
 
 def _count_flips(judged: Mapping[Cell, Scores], groups: Groups) -> dict[str, Score]:
-    """Return the share (%) of turn verdicts that change, rise or fall with perfect perception (Ŝ) or reasoning (S̃)."""
+    """Return the % of turns whose score changes, rises or falls with perfect perception (Ŝ) or reasoning (S̃)."""
     columns: dict[str, Score] = {}
     for mark, capability in (("Ŝ", "perception"), ("S̃", "reasoning")):
         changes = dict[Any, float | None]()
@@ -220,7 +227,10 @@ def _prefix(values: Mapping[str, Any], *parts: Any) -> dict[Any, Any]:
 
 
 def _find_first_failure(judged: Mapping[Cell, Scores], conversation: str, protocol: str) -> float | None:
-    """Return the number of the first turn that fails, 0 if none does, or None if a missing verdict leaves it open."""
+    """Return the number of the first turn that fails, 0 if none does, or None if a missing verdict hides it.
+
+    A turn fails if its score is below the middle of the protocol's scale. `conversation`: the conversation's id.
+    """
     for turn in (1, 2, 3):
         score = judged[Cell(OWN, turn)].get(conversation)
         if score is None or score < sum(SCALE[protocol]) / 2:
@@ -234,14 +244,14 @@ def _subtract(before: Scores, after: Scores) -> dict[str, float | None]:
 
 
 def _score_percent(values: Scores, asked: Groups, counts: Callable[[float], bool]) -> Score:
-    """Build a score: the percentage of the `asked` cases whose value `counts` accepts."""
+    """Build a score: the percentage of the `asked` cases for whose value the function `counts` returns True."""
     return score_of(each(values, lambda value: 100.0 * counts(value)), asked, (0, 100))
 
 
 def agreement(pairs: Sequence[tuple[Run, Run]], conversations: Conversations, protocol: str) -> dict[str, Score]:
     """Return how often two judges, or a judge and a person, give equal scores, in per cent.
 
-    `pairs`: for each model, the runs of both. The score `all` covers all cells (table 3); each cell that both
+    `pairs`: for each model, its runs by the two judges. The score `all` covers all cells (table 3); each cell that both
     judged follows (tables 4 to 7). Verdicts on one conversation are resampled together.
     """
     groups = groups_of(conversations)
@@ -259,14 +269,14 @@ def agreement(pairs: Sequence[tuple[Run, Run]], conversations: Conversations, pr
 
 
 def _name_task(turn: int, conversation: Conversation) -> str:
-    """Return the task of turn `turn` (from 1), or "none" if it has no task."""
+    """Return the task of turn number `turn` (from 1), or "none" if it has no task."""
     return conversation.turns[turn - 1].task or "none"
 
 
 def report(runs: Sequence[Run], conversations: Conversations) -> Report:
-    """Build the tables of perfect steps by pair of tasks, and of the agreement between each model's judges.
+    """Build the tables of the points that perfect steps add by pair of tasks, and of the agreement between judges.
 
-    The summary lists the conversations whose verdict changes with a perfect step, and by how much.
+    The summary lists the conversations whose score changes with a perfect step, and by how much.
     """
     rows = [*_compare_judges(runs, conversations)]
     summary: dict[str, dict[str, Any]] = {}

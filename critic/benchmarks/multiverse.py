@@ -38,7 +38,7 @@ ORACLE, SELF_PREDICTION = "oracle", "own"
 
 SCALE: Scale = (0, 100)
 SCALES: dict[str, Scale] = {"score": SCALE, "completion": SCALE, "quality": (10, 100)}
-"""Scales of a turn's measures."""
+"""Range of each measure of a turn."""
 
 
 class ChecklistItem(Struct):
@@ -122,7 +122,7 @@ def _parse_list(location: str, key: str, value: Any) -> Any:
 
 
 def _build_turns(location: str, row: _Row, images: list[str]) -> Iterator[ConversationTurn]:
-    """Yield the turns of a row. Raise UsageError if speakers do not alternate or a turn is incomplete."""
+    """Yield the turns of a row. Raises UsageError if speakers do not alternate or a turn is incomplete."""
     spoken = row.conversation
     # The user begins, and two names alternate, whatever they are.
     names = [utterance.speaker.strip().lower() for utterance in spoken]
@@ -147,7 +147,7 @@ def _build_turns(location: str, row: _Row, images: list[str]) -> Iterator[Conver
 
 
 def _require_utterance(location: str, spoken: Sequence[Utterance], number: int) -> str:
-    """Return the text of utterance `number` (from 0). Raise UsageError if it is empty."""
+    """Return the text of utterance number `number` (from 0). Raises UsageError if it is empty."""
     if text := spoken[number].utterance.strip():
         return text
     problem = f"turn {number // 2 + 1} has no reference" if number % 2 else f"turn {number // 2 + 1} asks nothing"
@@ -155,7 +155,10 @@ def _require_utterance(location: str, spoken: Sequence[Utterance], number: int) 
 
 
 def _find_checklist(location: str, turn: int, spoken: Sequence[Utterance]) -> list[ChecklistItem]:
-    """Return a turn's checklist, from either utterance. Raise UsageError if there is none, or two different ones."""
+    """Return a turn's checklist, from whichever of its utterances `spoken` has one.
+
+    Raises UsageError if there is none, if there are two different ones, or if an item has no question.
+    """
     lists = [utterance.checklist for utterance in spoken if utterance.checklist]
     # Some releases repeat the list with both utterances, which is no conflict if they agree.
     if not lists or [item.question for item in lists[0]] != [item.question for item in lists[-1]]:
@@ -171,10 +174,10 @@ Turn = tuple[str, int]
 
 
 def measures(verdicts: Verdicts, condition: str) -> dict[str, Scores]:
-    """Return the score, completion and quality of each turn under a condition, on the SCALES, and its length.
+    """Return the measures "score", "completion", "quality" and "length" of each turn under a condition, by name.
 
     Completion is the share of yes in per cent; quality is the rating times 10. The score is their product divided by
-    100, for turns with both. The length is that of the reply in characters, as far as the file says it. Raises
+    100, for turns with both (ranges: SCALES). The length is the reply's number of characters, None if unknown. Raises
     UsageError as `aggregate.by_cell` does.
     """
     completion = _scale_by_turn(verdicts, "checklist", condition, 100)
@@ -204,8 +207,8 @@ def _list_turns(conversations: Iterable[Conversation], condition: str) -> list[t
 def turn_means(judged: Scores, by_turn: Mapping[str, Groups]) -> dict[str, Score]:
     """Return the columns of table 2: the average of the turns' means, their slope, and each mean.
 
-    The slope, given for several turns, is that of the least-squares line over turn number. `by_turn` maps turn numbers
-    ("1" to "4", or "last") to their turns, and these to their groups.
+    The slope is that of the least-squares line over turn number; it needs several turns. `by_turn` maps turn numbers
+    ("1" to "4", or "last") to the turns with that number, each with its group. `judged`: scores by turn.
     """
     means = {f"turn {number}": score_of(judged, turns, SCALE) for number, turns in by_turn.items()}
     scores = {"average": _weigh(means, [1 / len(means)] * len(means))}
@@ -223,9 +226,9 @@ def _weigh(means: Mapping[str, Score], weights: Sequence[float]) -> Score:
 
 
 def oracle_effect(verdicts: Verdicts, conversations: Conversations) -> dict[str, Score]:
-    """Return how much references, instead of own replies, as history add to the score: over all turns, and per turn.
+    """Return how much the score gains if the history holds references instead of the model's own replies.
 
-    It is the paired difference oracle minus self-prediction.
+    The gain is the paired difference of the conditions oracle and self-prediction, over all turns and by turn number.
     """
     own, oracle = (measures(verdicts, condition)["score"] for condition in (SELF_PREDICTION, ORACLE))
     change = paired(oracle, own, lambda with_references, own_replies: with_references - own_replies)
@@ -254,9 +257,12 @@ Pairs = list[tuple[float, float]]
 def fit_line(
     models: Iterable[Verdicts], condition: str, x: tuple[str, float], y: tuple[str, float], turn: int | None = None
 ) -> tuple[Fit, Pairs]:
-    """Fit one measure of turns on another, over one or several models; return the line and the turns' points.
+    """Fit the measure `y` of turns to the measure `x` by least squares, pooled over models.
 
-    `x` and `y` are the names of measures, and what their values are divided by. `turn` selects the turns of one number.
+    `models`: the verdicts on each model. `x`, `y`: the name of a measure, and the number to divide its values by.
+    `turn`: the number of the turns to use; None for all.
+
+    Return the line, and the (x, y) of each turn.
     """
     pairs = Pairs()
     groups = list[str]()
@@ -298,7 +304,11 @@ _FITS = Columns[tuple[str, Fit]](
 
 
 def _draw_fits(name: str, caption: str, axes: tuple[str, str], fits: Mapping[str, tuple[Fit, Pairs]]) -> list[Figure]:
-    """Return a picture with the points and the line of each fit, by heading; fits without a line are left out."""
+    """Return a picture with one scatter per fit, in a list; [] if no fit has a line.
+
+    `name`: file name of the picture. `axes`: names of the x and the y axis. `fits`: heading -> line and points; fits
+    without a line are left out.
+    """
     panels = []
     for heading, (fit, pairs) in fits.items():
         if fit.slope is not None and fit.intercept is not None:
@@ -308,7 +318,10 @@ def _draw_fits(name: str, caption: str, axes: tuple[str, str], fits: Mapping[str
 
 
 def report(runs: Sequence[Run], conversations: Conversations) -> Report:
-    """Build the sections on how well completion ratio predicts quality, and length the score, by model and pooled."""
+    """Build the sections on how well completion ratio predicts quality, and a reply's length its score.
+
+    Lines are fitted per model and pooled over models, for each condition.
+    """
     fits, pooled, lengths = dict[str, Fit](), dict[str, Fit](), dict[str, Fit]()
     ratios, clouds = list[Figure](), list[Figure]()
     turns = sorted({judgment.turn for run in runs for judgment in run.verdicts if judgment.turn})
@@ -343,7 +356,11 @@ _FIGURE_5 = "How far quality follows from completion ratio, over all turns (figu
 
 
 def draw(boards: Mapping[str, Leaderboard], sizes: Sizes) -> Iterator[Figure]:
-    """Draw figure 8: the models over the tasks, by family and size if these are known."""
+    """Yield figure 8: a heat map and radars of the models' scores by task, with references as history.
+
+    `boards`: leaderboards by key. `sizes`: model name -> size and family, by which the radars are grouped; empty if
+    unknown.
+    """
     board = boards.get(f"task-score-{ORACLE}")
     tasks = [column for column in board.columns if column not in ("all", "none")] if board else []
     return compare_parts(board, tasks, "Score of each task, with the references as history (figure 8)", sizes)
@@ -354,11 +371,11 @@ PARTS: dict[str, Callable[[Conversation, Turn], str | None]] = {
     "task": lambda conversation, turn: conversation.turns[turn[1] - 1].task,
     "image domain": lambda conversation, _: conversation.domain,
 }
-"""The parts that turns are scored by, and a turn's value of each."""
+"""Properties by which turns are scored in groups -> function that returns a turn's value of the property."""
 
 
 def completion_of_aspects(run: Run, condition: str, conversations: Conversations) -> dict[str, Score]:
-    """Return the share of yes, in per cent, among the checklist items of each main aspect."""
+    """Return the share of yes, in per cent, among the checklist items of each main aspect, by aspect."""
     answers = {
         (judgment.sample.id, judgment.turn): judgment.verdict.answers
         for judgment in run.turns

@@ -32,7 +32,7 @@ CORRECT, CAPTION_PROBLEM = "human_ratings_gpt4_correct", "human_ratings_problem_
 """People's ratings of a GPT-4 answer: it is the reference if it is correct and its caption has no problem."""
 
 URLS = ("http://", "https://")
-"""How an image begins that is given by its address."""
+"""Beginnings of an image that is given as a URL."""
 
 
 def read_conversations(path: Path) -> Iterator[Conversation]:
@@ -95,7 +95,9 @@ def _parse_images(location: str, row: tables.Row) -> list[str]:
 
 
 def _join_captions(location: str, row: tables.Row, images: int) -> str:
-    """Return a row's caption; with several `images`, one numbered line per image. A video alone has one.
+    """Return a row's caption; with several images, one numbered line per image.
+
+    `images`: the number of captions to expect: one per image, or one for a video without images.
 
     NaN, which pads lists in sheets, is ignored. Raises UsageError unless each image has a caption.
     """
@@ -132,7 +134,7 @@ def _parse_list(location: str, row: tables.Row, column: str) -> list[object]:
 
 
 def _find_reference(location: str, row: tables.Row) -> str | None:
-    """Return the human reference, else the GPT-4 answer if people confirmed it, else None."""
+    """Return the reference written by a person, else the GPT-4 answer if people confirmed it, else None."""
     # A person's own answer needs no confirmation by others.
     if "output_human_annotated" in row:
         return tables.require_text(location, row, "output_human_annotated")

@@ -25,7 +25,7 @@ RUN = 8
 """Length of an n-gram in words (Chinese: characters). Texts that share many n-grams repeat each other."""
 
 OVERLAP = 0.5
-"""Texts form one group if they share at least this fraction of the shorter text's n-grams."""
+"""Two texts count as repeating each other if they share at least this fraction of the shorter text's n-grams."""
 
 INTERNAL = 0.1
 """Fraction of the groups that goes into the internal test (AlignMMBench §4.2)."""
@@ -98,7 +98,7 @@ def correct(form: str | None, row: dict[str, Any], kind: str, turn: int, text: s
 
 
 SharedText = tuple[str, str, float]
-"""The ids of two texts that repeat each other, and the share of the shorter one's runs that the other has too."""
+"""The ids of two texts that repeat each other, and the share (0..1) of the shorter text's n-grams that both have."""
 
 
 def find_overlaps(texts: Mapping[str, str]) -> Iterator[SharedText]:
@@ -131,7 +131,9 @@ def _collect_runs(text: str) -> frozenset[tuple[str, ...]]:
 
 
 def group_overlaps(keys: Iterable[str], pairs: Iterable[SharedText]) -> dict[str, str]:
-    """Return the group of each key, named after its first member in sorted order. Keys linked by pairs share a group.
+    """Return the group of each key. Keys that are linked by pairs, directly or through others, share a group.
+
+    A group is named after its first key in sorted order.
 
     >>> group_overlaps(["a", "b", "c", "d"], [("a", "b", 0.9), ("b", "c", 0.6)])
     {'a': 'a', 'b': 'a', 'c': 'a', 'd': 'd'}
@@ -178,7 +180,7 @@ def freeze(
     replaces an earlier folder only once it is complete.
 
     `form`: the benchmark whose file format is used. `root`: folder of the source images.
-    `md5_of`: image path -> MD5 when it was chosen. `split_of`: conversation id -> split.
+    `md5_of`: image path -> MD5 at the time when the image was chosen. `split_of`: conversation id -> split.
     `facts`: additional content of frozen.json.
 
     Raises UsageError if an image has changed since its MD5 was computed.

@@ -66,6 +66,8 @@ def _measure(values: Iterable[float | None]) -> Spread:
 def collect_facts(conversations: Sequence[Conversation]) -> CardFacts:
     """Compute the content of a data card from a benchmark's conversations.
 
+    The printed counts are those of `_count_totals`, in its order.
+
     >>> def talk(key, *prompts, lang="en", **fields):
     ...     turn = {"reference": "yes yes", "task": "Counting", "images": ["a.png"]}
     ...     turns = [ConversationTurn(prompt=prompt, **turn) for prompt in prompts]
@@ -84,7 +86,7 @@ def collect_facts(conversations: Sequence[Conversation]) -> CardFacts:
     >>> facts.classes["task"], facts.classes["interaction goal"]
     ({'Counting': (3, 1)}, {'Analysis': (1, 1)})
 
-    English questions are classed by their first verb that is no auxiliary and the first noun after it:
+    English questions are classified by their first verb that is not an auxiliary, and the first noun after it:
 
     >>> one = talk("1", "Describe the image in detail.", "Can you identify the plant?", "Is it red?")
     >>> two = talk("2", "Write a poem about dogs.", "Please describe the images, and the image.")
@@ -135,7 +137,7 @@ def _find_request(question: str) -> str | None:
 
 
 def _list_classes(conversation: Conversation) -> Iterator[tuple[str, str | None]]:
-    """Yield each class of a conversation and its turns: the kind of class, and its name or None."""
+    """Yield the classes of a conversation and of its turns, as pairs of a kind (KINDS) and a class name or None."""
     for place, turn in enumerate(conversation.turns, 1):
         yield "task", turn.task
         # ConvBench's three levels (figure 5).
@@ -152,7 +154,10 @@ def _list_classes(conversation: Conversation) -> Iterator[tuple[str, str | None]
 
 
 def _count_classes(conversations: Sequence[Conversation]) -> dict[str, dict[str, tuple[int, int]]]:
-    """Return for each of KINDS its names with (count, number of images), most frequent first."""
+    """Return the classes of each kind in KINDS, as class name -> (count, number of images), most frequent first.
+
+    Kinds without any class are left out.
+    """
     counts, images = {kind: Counter[str]() for kind in KINDS}, defaultdict[tuple[str, str], set[str]](set)
     for conversation in conversations:
         for kind, name in _list_classes(conversation):

@@ -41,7 +41,10 @@ class ImageFile(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class DroppedImage(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """An image left out at a step for a reason; a duplicate names the image `of` which it is, and its `distance`."""
+    """An image left out at a step for a reason.
+
+    For a near-duplicate, `of` is the path of the image that is kept, and `distance` counts the differing hash bits.
+    """
 
     path: str
     step: str
@@ -56,7 +59,7 @@ def compute_phash(image: Any) -> str:
     Each bit says whether one of the 64 lowest frequencies (discrete cosine transform of the 32 x 32 grey image) is
     above their median. Images with 16 bits or transparency are converted first (`convert_to_8_bits`).
 
-    Where many frequencies are the median, the hash is that of imagehash 4.3.2 as well:
+    The hash also equals that of imagehash 4.3.2 if many frequencies are equal to the median:
 
     >>> from PIL import Image
     >>> compute_phash(Image.new("L", (64, 64), 200)), compute_phash(Image.linear_gradient("L"))
@@ -117,7 +120,7 @@ def scan(root: Path, out: Path) -> list[ImageFile]:
     previous = {image.path: image for _, image in jsonl.read(out, ImageFile)} if there else {}
 
     def look_up(name: str) -> ImageFile:
-        """Return the earlier record if it still fits the file, else hash the image."""
+        """Return the record of an earlier run if the file still has the recorded size, else hash the image."""
         before, path = previous.get(name), root / name
         # Same size is taken for the same file: hashing it again would cost what a resume saves.
         if before is not None and before.md5 and path.is_file() and path.stat().st_size == before.bytes:

@@ -27,7 +27,7 @@ class StepReply(Struct, forbid_unknown_fields=True):
     """The reply to one step."""
 
     def find_problem(self, row: Any) -> Problem:
-        """Return the problem of this reply, or None; `row` is what the model was asked about."""
+        """Return why this reply is rejected, or None if it is usable. `row`: the request's BuildRow."""
         return None
 
 
@@ -92,14 +92,14 @@ class GeneratedConversation(StepReply):
         return _check_exchanges(self.turns, (3, 4), row.lang)
 
     def list_turns(self) -> list[dict[str, Any]]:
-        """Return the fields of each DraftTurn."""
+        """Return the turns as dicts with the fields of DraftTurn."""
         return [{**structs.asdict(turn), "task": self.task} for turn in self.turns]
 
 
 class Levels(StepReply):
     """ConvBench's three turns (§3.1): perception, reasoning and creation.
 
-    `tasks` names each turn's task, `focus` is the demand on the last answer, and `caption` describes the image to a
+    `tasks` names each turn's task. `focus` says what the last answer must achieve. `caption` describes the image to a
     judge that does not see it.
     """
 
@@ -114,7 +114,7 @@ class Levels(StepReply):
         return _check_exchanges(self.turns, (3,), row.lang) or check_texts([self.caption, self.focus], row.lang)
 
     def list_turns(self) -> list[dict[str, Any]]:
-        """Return the fields of each DraftTurn."""
+        """Return the turns as dicts with the fields of DraftTurn."""
         turns = [{**structs.asdict(turn), "task": task} for turn, task in zip(self.turns, self.tasks, strict=True)]
         # Only the creation turn is judged by what it has to achieve.
         turns[-1]["focus"] = self.focus
@@ -145,7 +145,7 @@ class Single(StepReply):
         return _check_exchanges([*self.dialogue, QuestionAnswer(self.question, self.answer)], range(1, 9), row.lang)
 
     def list_turns(self) -> list[dict[str, Any]]:
-        """Return the fields of the one DraftTurn."""
+        """Return the only turn as a dict with the fields of DraftTurn, in a list."""
         return [{"question": self.question, "answer": self.answer, "task": self.task}]
 
 
@@ -155,7 +155,8 @@ class Wordings(StepReply):
     wordings: list[Text]
 
     def find_problem(self, row: Any) -> Problem:
-        """Return a problem unless there are as many rewordings as requested, all different, and none is the seed."""
+        """Return a problem unless there are as many rewordings as requested, all different, and none is the seed's
+        text."""
         wordings = list(dict.fromkeys(wording.strip() for wording in self.wordings))
         # The seed among its own rewordings would count twice within the group.
         if len(wordings) < len(self.wordings) or row.facts["question"].strip() in wordings:
@@ -186,8 +187,8 @@ class Checklist(StepReply):
 
 
 class HeldItems(StepReply):
-    """Answers, in order, to "does the reference fulfil this" for each checklist item of a turn, in order; `unclear` if
-    neither answer holds."""
+    """One answer per checklist item of a turn, in order: does the reference fulfil the item? `unclear`: neither yes nor
+    no."""
 
     answers: list[Literal["yes", "no", "unclear"]]
 
@@ -197,9 +198,10 @@ class HeldItems(StepReply):
 
 
 class DraftTurn(Struct, kw_only=True, omit_defaults=True):
-    """A question with its reference and checklist `items`.
+    """A question with its reference (`answer`) and its checklist `items`.
 
-    Two models differ on the `disputed` ones. `focus` is ConvBench's demand on the last answer.
+    `disputed`: the questions of the items on which two models differ.
+    `focus`: what the last answer must achieve (ConvBench); None in other turns.
     """
 
     question: str
@@ -211,7 +213,7 @@ class DraftTurn(Struct, kw_only=True, omit_defaults=True):
 
 
 class DraftConversation(Struct, kw_only=True, omit_defaults=True):
-    """A conversation generated from the image at the path `image`; `dialogue` precedes its turns."""
+    """A conversation generated from the image at the path `image`. `dialogue` holds given exchanges before turn 1."""
 
     id: str
     image: str
@@ -228,7 +230,7 @@ class DraftConversation(Struct, kw_only=True, omit_defaults=True):
 
     @property
     def keyed_turns(self) -> dict[str, DraftTurn]:
-        """The turns by key, in order."""
+        """The turns in order, by the key "ID/NUMBER" (number from 1)."""
         return {f"{self.id}/{number}": turn for number, turn in enumerate(self.turns, 1)}
 
     def join_texts(self) -> str:

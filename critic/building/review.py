@@ -21,10 +21,10 @@ REVIEWERS = 2
 
 
 OPEN, DIFFERING = "open", "differ"
-"""Outcomes of a review that has not come to an end: too few reviewers, or no majority among them."""
+"""Outcomes of an unfinished review: OPEN with too few reviewers, DIFFERING without a majority among them."""
 
 Outcomes = dict[str, list[str]]
-"""Conversation id -> the reasons for removing it, none if it is accepted, or [OPEN] or [DIFFERING]."""
+"""Conversation id -> the reasons for removing it; [] if it is accepted; [OPEN] or [DIFFERING] if undecided."""
 
 
 def format_yield(outcomes: Outcomes) -> str:

@@ -79,7 +79,7 @@ class Table(Struct, frozen=True, kw_only=True):
 
 
 class Mark(Struct, frozen=True, kw_only=True):
-    """A point of a scatter: its places across and up; `label` stands in the legend, `radius` is in pixels."""
+    """A point of a scatter, with an interval in each direction. `label` is for the legend, `radius` is in pixels."""
 
     x: Bar
     y: Bar
@@ -98,8 +98,9 @@ class Axis(Struct, frozen=True):
 class Scatter(Struct, frozen=True, kw_only=True):
     """Points in a plane.
 
-    - `line`: the ends of a straight line, such as a fit, or (). `guides`: where x and y are parted by a dashed line.
-    - `corners`: the names of the upper left, upper right, lower left and lower right part.
+    - `line`: the two ends of a straight line, such as a fit, or ().
+    - `guides`: the x of a vertical and the y of a horizontal dashed line, each None for no line.
+    - `corners`: names for the upper left, upper right, lower left and lower right of these lines, or ().
     """
 
     heading: str = ""
@@ -112,9 +113,9 @@ class Scatter(Struct, frozen=True, kw_only=True):
 
 
 class GridRow(Struct, frozen=True, kw_only=True):
-    """A model's values in a radar or a row of a heat map: one per column, None without a score.
+    """A model's values in a radar or a row of a heat map, one per column: (place, text), or None without a score.
 
-    Each is its place between the lowest (0) and the highest value (1) of the picture, with its text.
+    The place is 0 for the lowest and 1 for the highest value of the picture's scale; the text is the formatted score.
     """
 
     name: str
@@ -123,7 +124,7 @@ class GridRow(Struct, frozen=True, kw_only=True):
 
 
 class Grid(Struct, frozen=True, kw_only=True):
-    """Models by columns, as a radar or a heat map; `rings` labels a radar's circles by their place from 0 to 1."""
+    """Values by model and column, for a radar or a heat map. `rings`: place (0..1) of a radar's circle -> its label."""
 
     heading: str = ""
     columns: Sequence[str]
@@ -157,7 +158,7 @@ class Part(Struct, frozen=True, kw_only=True):
 class Section(Part, frozen=True, kw_only=True):
     """An entry of the page's table of contents.
 
-    - `parts`: several things of one kind, such as samples.
+    - `parts`: subsections of one kind, such as one per test sample.
     - `key`: the section's anchor; "" uses its number.
     - `note`: a closing sentence in small print, or "".
     """
@@ -177,8 +178,10 @@ def row(name: str, *cells: Shown, **rest: Any) -> TableRow:
 
 
 class Columns(Generic[T]):
-    """The columns of a table of items of one kind: each column's heading and a function from item to cell. The first
-    column names the row. `fields` are functions, too, which set the other fields of TableRow.
+    """The columns of a table of items of one kind.
+
+    `columns`: a heading and a function from item to cell per column. The first column gives the row's name.
+    `fields`: field of TableRow -> function from item to the field's value.
 
     >>> columns = Columns(("name", str), ("twice", lambda value: number(2 * value, 1)), strong=lambda value: value < 0)
     >>> table = columns.table("Numbers.", [1.5, -0.04], axis=(-5, 5), chart_column=2)
@@ -291,7 +294,9 @@ def bar(value: float | None, bounds: Bounds | None) -> Bar | None:
 
 
 def axis_of(bars: Iterable[Bar | None], *, centred: bool = False) -> Bounds:
-    """Return an axis from 0 to a round number beyond every bar; with `centred`, symmetric about 0.
+    """Return the ends of an axis: 0 and a round number beyond every bar; with `centred`, symmetric about 0.
+
+    Bars below 0 count by their absolute length.
 
     >>> bars = [Bar(1.5, (0.5, 2.5)), Bar(-0.04, (-1.04, 0.96)), None]
     >>> axis_of(bars), axis_of(bars, centred=True)
@@ -326,9 +331,9 @@ def axis(name: str, bars: Iterable[Bar | None], most: int = 7) -> Axis:
 
 
 def align(grid: Sequence[Sequence[str]], *, right: bool = False) -> Iterator[str]:
-    """Yield each row as a line, its cells padded to the width of the column's widest; short rows end early.
+    """Yield each row as one line of text, with its cells padded to the widest of their column. Rows may be short.
 
-    `right`: all columns but the first are right-aligned.
+    `right`: True to align all columns but the first to the right.
 
     >>> [*align([["judge", "n"], ["ours", "12"]])], [*align([["judge", "n"], ["ours", "12"]], right=True)]
     (['judge  n', 'ours   12'], ['judge   n', 'ours   12'])

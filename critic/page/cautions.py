@@ -63,13 +63,13 @@ def _list_ratings(run: Run) -> dict[tuple[str, str | None], str]:
 
 
 def _count_anchors(first: Run, second: Run) -> int:
-    """Count the groups that have a reply rated in both runs."""
+    """Count the groups that contain a reply which was rated in both runs."""
     mine, theirs = _list_ratings(first), _list_ratings(second)
     return len({mine[key] for key in mine.keys() & theirs.keys()})
 
 
 def _find_same_replies(runs: Sequence[Run]) -> Iterator[str]:
-    """Yield a sentence for every two models whose replies are the same, except a few."""
+    """Yield a sentence for every two models that gave equal replies to at least the share SAME_REPLIES of the turns."""
     said = set[frozenset[str]]()
     for first, second in combinations(runs, 2):
         systems = frozenset((first.system, second.system))

@@ -8,7 +8,7 @@ from msgspec import Meta, Struct
 
 from critic.page.blocks import Bar, Figure, Grid, GridRow, Mark, Scatter, axis, bar, number
 
-if TYPE_CHECKING:  # importing a type would lengthen the way to everything below it
+if TYPE_CHECKING:  # only a type: importing it would load NumPy wherever this module is imported
     from critic.stats.leaderboard import Leaderboard
 
 MOST_SHAPES = 5
@@ -29,7 +29,7 @@ Sizes = Mapping[str, ModelSize]
 
 
 def list_models(board: "Leaderboard") -> dict[str, str]:
-    """Return the models of a table in its order, by the name of their row; rows that stand apart are left out."""
+    """Return row name -> model, in the table's order; rows that stand apart (`LeaderboardRow.apart`) are left out."""
     rows = (board.entries[name] for name in board.standings if name in board.entries)
     return {row.name: row.system for row in rows if not row.apart}
 
@@ -37,8 +37,9 @@ def list_models(board: "Leaderboard") -> dict[str, str]:
 def compare_parts(board: "Leaderboard | None", columns: Sequence[str], caption: str, sizes: Sizes) -> Iterator[Figure]:
     """Yield a heat map and radars of all models over the scores `columns`, which share a scale.
 
-    A radar has a few models: those of one family if their `sizes` are known (smallest first), else those that follow
-    each other in the table. There are no pictures of a single model, or of fewer than three scores.
+    A radar shows the models of one family, smallest first, if `sizes` is not empty (model -> size and family).
+    Otherwise it shows MOST_SHAPES successive models of the table. There are no pictures of a single model, or of fewer
+    than three scores.
     """
     models = list_models(board) if board else {}
     if board is None or len(models) < 2 or len(columns) < 3:
@@ -61,7 +62,7 @@ def compare_parts(board: "Leaderboard | None", columns: Sequence[str], caption: 
 
 
 def _group_models(models: Mapping[str, str], sizes: Sizes) -> list[tuple[str, Sequence[str]]]:
-    """Return the rows of each radar with its heading: by family, or a few at a time if no sizes are known."""
+    """Return the heading and the row names of each radar: one per family, or MOST_SHAPES rows each without sizes."""
     if not sizes:
         names = list(models)
         return [("", names[first : first + MOST_SHAPES]) for first in range(0, len(names), MOST_SHAPES)]
@@ -72,7 +73,10 @@ def _group_models(models: Mapping[str, str], sizes: Sizes) -> list[tuple[str, Se
 
 
 def plot_models(board: "Leaderboard", across: str, up: str) -> Scatter:
-    """Return the scatter of all models with the scores `across` and `up`, unless the first lacks a part."""
+    """Return the scatter of the models by the scores `across` (x) and `up` (y).
+
+    Models without one of the scores, or with a score `across` that lacks a part, are left out.
+    """
     marks = list[Mark]()
     for name, model in list_models(board).items():
         x, y = (board.standings[name].get(column) for column in (across, up))
@@ -82,9 +86,9 @@ def plot_models(board: "Leaderboard", across: str, up: str) -> Scatter:
 
 
 def plot_many(heading: str, x: str, y: str, pairs: Sequence[tuple[float, float]], line: tuple[float, float]) -> Scatter:
-    """Return the scatter of many points: the points of a small cell are one mark, whose area is their number.
+    """Return the scatter of many points. All points of a small cell become one mark, larger for more points.
 
-    `x` and `y` name the axes. `line` holds the slope and the intercept of a fit.
+    `x`, `y`: names of the axes. `pairs`: the points (x, y). `line`: slope and intercept of a fit.
     """
     across, up = (axis(name, map(Bar, values)) for name, values in zip((x, y), zip(*pairs, strict=True), strict=True))
     wide, high = ((max(side.ticks) - min(side.ticks)) / CELLS for side in (across, up))

@@ -35,7 +35,7 @@ def leaderboards(entries: Sequence[LeaderboardRow], baseline: str | None = None)
 
 
 def order_of(boards: Sequence[Leaderboard]) -> dict[str, int]:
-    """Return each model's position in the first table, which is its position on the page."""
+    """Return model -> its position (from 0) in the first table, which the other tables of the page follow."""
     entries = [boards[0].entries[name] for name in boards[0].standings if name != MEAN] if boards else []
     return {system: position for position, system in enumerate(dict.fromkeys(entry.system for entry in entries))}
 
@@ -78,9 +78,10 @@ def _sort_by_rank(cell: LeaderboardCell | None) -> tuple[bool, bool, float]:
 
 
 def state_leaders(boards: Sequence[Leaderboard]) -> list[str]:
-    """Return a sentence for each judge and score stated of its first table: the leader, or the models tied for first.
+    """Return sentences on which model leads, or which models are tied for first; [] if there is no score.
 
-    The list is empty if there is no score.
+    Each judge has one sentence per score that is stated (the first column and `Leaderboard.stated`) of the first table
+    with rows by that judge.
     """
     sentences: dict[str, list[str]] = {}
     for board in boards:
@@ -98,7 +99,7 @@ def state_leaders(boards: Sequence[Leaderboard]) -> list[str]:
 
 
 def _state_leader(board: Leaderboard, column: str, names: Sequence[str]) -> str:
-    """Return the sentence on one judge's models `names` by the score in `column`; "" without a score."""
+    """Return the sentence on which of one judge's rows `names` leads by the score in `column`; "" without a score."""
     cells = {name: board.standings[name][column] for name in names if column in board.standings[name]}
     names = sorted(cells, key=lambda name: _sort_by_rank(cells[name]))
     if not names or (cells[names[0]].value is None and not cells[names[0]].infinite):
@@ -127,7 +128,10 @@ def sections(boards: Sequence[Leaderboard]) -> list[Section]:
 
 
 def table_of(board: Leaderboard) -> Table:
-    """Build a leaderboard's table and charts: a row per model, and the range of the first score that has a range."""
+    """Build a leaderboard's table and charts, with one row per model.
+
+    If verdicts are missing, the last column has the range of the first score that has one.
+    """
     ranged = {column for scores in board.standings.values() for column, cell in scores.items() if cell.low is not None}
     lead = next((column for column in board.columns if column in ranged), board.columns[0])
     missing = any(scores[lead].n < scores[lead].asked for scores in board.standings.values() if lead in scores)
@@ -155,7 +159,7 @@ def table_of(board: Leaderboard) -> Table:
 
 
 def _build_panels(board: Leaderboard) -> Iterator[Panel]:
-    """Yield the charts: scores of one kind share an axis, which includes 0 if they can be negative."""
+    """Yield one chart per charted score. Scores of one kind share an axis, which includes 0 if they can be negative."""
     bars, kinds = dict[str, list[Bar | None]](), dict[str, tuple[bool, bool, bool]]()
     # A collapsed table is closed on the page, so a chart in it would not be seen.
     for column in () if board.collapsed else board.charted:
@@ -208,7 +212,7 @@ def _build_cell(column: str, cell: LeaderboardCell | None) -> TableCell:
 
 
 def _build_differences(board: Leaderboard) -> list[Table]:
-    """Return the table of all other rows' differences from the baseline, in a list that is empty without a baseline."""
+    """Return a list with the table of the rows' differences from the baseline row; [] without a baseline."""
     # A difference needs a second row; collapsed tables stay short.
     if board.baseline is None or board.collapsed or len(board.entries) < 2:
         return []

@@ -64,24 +64,24 @@ def as_text(sections: Sequence[Section]) -> str:
 
 
 def _list_parts(sections: Iterable[Section]) -> Iterator[Part]:
-    """Yield all parts in the page's order."""
+    """Yield each section and its parts, in the page's order."""
     for section in sections:
         yield from (section, *section.parts)
 
 
 def _number_colours(sections: Iterable[Section]) -> dict[str, int]:
-    """Number the models' colours in the order in which the models first occur."""
+    """Return model -> number of its colour, 0..COLOURS-1, in the order in which the models first occur."""
     tables = chain.from_iterable(part.tables for part in _list_parts(sections))
     models = dict.fromkeys(row.model for table in tables for row in table.rows if row.model)
     return {model: number % COLOURS for number, model in enumerate(models)}
 
 
 def embed_images(names: Iterable[str], files: Iterable[Path]) -> dict[str, list[str]]:
-    """Return small copies of the first PAGE_IMAGES images as data URIs by name, for a page without network.
+    """Return small copies of the first PAGE_IMAGES images as data URIs, for a page that needs no network.
 
-    A video has one for each of FRAMES frames, and counts as so many. `files`: the files whose records name the images.
-    An image is searched for beside them, and in the folders that their sidecars name. Images that cannot be read are
-    left out, and without Pillow all are.
+    The result maps an image's name to a list of one URI, and a video's name to a URI per frame; a video counts as
+    FRAMES images. `files`: the files whose records name the images. An image is searched for beside these files, and in
+    the folders that their sidecars name. Images that cannot be read are left out; without Pillow, all are.
     """
     uris = dict[str, list[str]]()
     # A locale that cannot write a folder's name finds no image in it.
@@ -115,7 +115,7 @@ def _load_environment(package: str, html: bool) -> jinja2.Environment:
     # A page's policy allows one inline script by this hash of its text (CSP 2, section 7.15.1).
     environment.filters["sha256"] = lambda text: b64encode(hashlib.sha256(text.encode()).digest()).decode()
     environment.filters["json"] = lambda value: json.dumps(value, ensure_ascii=False, indent=2)
-    # Of `tojson`, whose text cannot end a script element.
+    # Options of the filter `tojson`, whose text cannot end a script element.
     environment.policies["json.dumps_kwargs"] = {"ensure_ascii": False}
     return environment
 
@@ -124,7 +124,7 @@ def write(path: Path, title: str, sections: Sequence[Section], origin: Mapping[s
     """Write a page atomically, with its charts beside it as .svg and .png, and its tables as .tex.
 
     `origin` maps each input file to what produced it. `facts` are further variables of the template: `about` (one
-    sentence), `verdicts` (sentences by sample; a reader can act on the first of each), and `answers` with their `total`
+    sentence), `verdicts` (test sample -> sentences, of which the first is emphasized), and `answers` with their `total`
     and their `pictures` (lists of data URIs by image name).
     """
     facts = {"answers": [], "title": title, "sections": sections, "origin": origin, **facts}
@@ -145,10 +145,10 @@ _WIDE_TEXT = re.compile("<text(?=[^>]*>[^<]*[\u2e80-\ua4cf\uac00-\ud7a3\uf900-\u
 
 
 def rasterize(svg: str) -> bytes:
-    """Return a picture as a PNG of twice its size on white, as a paper wants it.
+    """Return an SVG picture as the bytes of a PNG of twice its size, on white.
 
-    Its letters are those of installed packages, since many servers have no fonts: Source Sans, and Noto Sans CJK in
-    texts with Chinese.
+    The fonts come from installed packages, since many servers have none: Source Sans, and Noto Sans CJK for texts with
+    Chinese, Japanese or Korean characters.
     """
     import font_source_sans_pro  # noqa: PLC0415 - pages without pictures need none of these
     import noto_cjk_sans_otc  # noqa: PLC0415

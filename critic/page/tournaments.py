@@ -1,4 +1,4 @@
-"""Build the tables of tournaments: ratings of models that were compared with each other, and wins of each over each."""
+"""Build the tables of tournaments: ratings of models that were compared with each other, and win rates by opponent."""
 
 import re
 from collections import ChainMap, defaultdict
@@ -52,7 +52,10 @@ def tournaments(runs: Runs, order: dict[str, int]) -> tuple[list[Section], list[
 def _build(
     name: str, cell: Cell, verdicts: Verdicts, runs: Sequence[Run], conversations: Conversations, order: dict[str, int]
 ) -> tuple[Section, Sequence[Leaderboard], dict[str, Any]]:
-    """Build the tournament `name` of one cell (condition, turn and way of judging), as `tournaments` returns it."""
+    """Build the tournament `name` from the verdicts of one cell (condition, turn and way of judging).
+
+    Return its section of the page, its two tables, and its values for summary.json. `order`: as in `tournaments`.
+    """
     # Who meets whom is no way of judging: a newcomer's battles go with those of the finished tournament.
     setups = {replace(run.setup, battles=None, seed=0) for run in runs}
     backed = all(setup.reference_backed for setup in setups)
@@ -85,8 +88,9 @@ def _order(positions: dict[str, int], battles: Sequence[tournament.Battle], elo:
 
 
 def _name_tournament(cell: Cell, conversations: Conversations, judge: str | None) -> str:
-    """Name a tournament by its turn if there are several, by an unusual condition or way of judging, and by `judge`.
+    """Return the name of a tournament, such as "tournament, turn 2, judged by gpt".
 
+    It names the turn only if conversations have several, and the condition or way of judging only if it is unusual.
     `judge` is None if all tournaments have the same judge.
     """
     single = all(len(conversation.turns) == 1 for conversation in conversations)

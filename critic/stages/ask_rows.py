@@ -1,5 +1,8 @@
-"""The steps of `critic build` that ask a model: a prompt for each row, a reply read by its schema, a named failure for
-each reply that cannot be used."""
+"""The steps of `critic build` and `critic rewrite` that ask a model.
+
+Each row becomes a prompt. The reply is parsed by the step's JSON schema; a reply that cannot be used gets a named
+failure.
+"""
 
 import json
 from collections import Counter
@@ -47,8 +50,11 @@ LOST = ("server_error", "refused", "content_filter", "budget", "context_length_e
 
 
 class BuildRow(msgspec.Struct, frozen=True, kw_only=True):
-    """The subject of one request: `facts` are filled into the prompt, `image` is the path of the image to show, with
-    its MD5, or None."""
+    """The subject of one request of a step.
+
+    `facts`: values to fill into the prompt. `image`: path of the image to show, with its `md5`; both None if none is
+    shown. `key`: unique within the step.
+    """
 
     key: str
     lang: Language

@@ -88,10 +88,10 @@ class BenchmarkBuild:
         return [self.ask(step, rows, whose) for whose in self._connect]
 
     def ask(self, step: str, rows: Sequence[BuildRow], whose: str = "") -> Mapping[str, Any]:
-        """Request the replies of a step that its file lacks. Return all usable ones by row key, in the order of the
-        rows.
+        """Request a step's replies to `rows`, except those already in the step's file. Return all usable replies.
 
-        `whose` is "" for the model, "_second" for the second model. Raises NeedsModelError if the user names no model.
+        The result maps row keys to replies, in the order of the rows. `whose` is "" for the model, "_second" for the
+        second model. Raises NeedsModelError if the user names no model.
         """
         path = self.out / f"{step}{whose}.jsonl"
         if whose not in self._connect:
@@ -113,7 +113,10 @@ class BenchmarkBuild:
         return good
 
     def rows(self, facts: Mapping[str, dict[str, Any]] | None = None) -> list[BuildRow]:
-        """Return a row for each image that is left; with `facts`, by image path, only for images that have some."""
+        """Return one row per image that is left or, if `facts` is given, per image path in `facts`.
+
+        `facts`: image path -> facts to fill into the prompt.
+        """
         facts_of = {image.path: {} for image in self.images} if facts is None else facts
         return [BuildRow(key=path, lang=self.lang, image=path, facts=some) for path, some in facts_of.items()]
 
@@ -126,8 +129,10 @@ class BuildPlan(msgspec.Struct, frozen=True):
     """A kind of benchmark to build. It is named after the published benchmark whose file format it uses.
 
     `step`: the step that generates a conversation about an image.
-    `facts`: returns what the prompt of that step says of each image, by path; the conversation has it, too.
-    `protocol`: judges the model's answers without the image. If it is "checklist", each question gets a checklist.
+    `facts`: function that returns facts about each image, by path. They are filled into that step's prompt, and copied
+        into the conversation.
+    `protocol`: the protocol that judges answers given without the image (`solve_blind`). If it is "checklist", each
+        question gets a checklist.
     """
 
     step: str
@@ -136,15 +141,18 @@ class BuildPlan(msgspec.Struct, frozen=True):
 
 
 def _ask_persons(building: BenchmarkBuild, chosen: Chosen) -> dict[str, dict[str, Any]]:
-    """Generate for each image a persona with a goal, who then has the conversation (MultiVerse §2.1, steps 2 and 3)."""
+    """Request a persona with a goal for each image; this persona then asks the questions (MultiVerse §2.1, step 2).
+
+    Return the fields of each Persona by image path.
+    """
     persons = building.ask("persona", building.rows())
     return {path: msgspec.to_builtins(person) for path, person in persons.items()}
 
 
 def _draw_tasks(building: BenchmarkBuild, chosen: Chosen) -> dict[str, dict[str, Any]]:
-    """Select a task for each image by its hash, so that it keeps its task when others are added (AlignMMBench §3).
+    """Select a task for each image by its hash, so that it keeps the task when images are added (AlignMMBench §3).
 
-    Raises UsageError unless the language is Chinese.
+    Return {"task": name} by image path. Raises UsageError unless the language is Chinese.
     """
     if building.lang != "zh":
         raise UsageError("--plan alignmmbench: its file has no language, and is read as Chinese: --lang zh")
@@ -161,10 +169,10 @@ PLANS = {
 
 
 def generate(building: BenchmarkBuild, chosen: Chosen, plan: BuildPlan) -> list[DraftConversation]:
-    """Generate a conversation about each image by the step of a plan.
+    """Generate a conversation about each chosen image by the step of a plan.
 
-    Its id is the beginning of the image's MD5. Of the image, of its facts and of the reply it has the fields that
-    DraftConversation has.
+    A conversation's id is the beginning of the image's MD5. Its other fields come from `chosen`, from the plan's facts
+    and from the model's reply.
     """
     facts, conversations = plan.facts(building, chosen), []
     for path, reply in building.ask(plan.step, building.rows(facts)).items():
@@ -343,7 +351,7 @@ def build_conversations(building: BenchmarkBuild, chosen: Chosen, name: str, *, 
 def _drop_solved(
     building: BenchmarkBuild, conversations: Sequence[DraftConversation], solved: Mapping[str, float]
 ) -> list[DraftConversation]:
-    """Return the conversations that are neither `solved` without the image nor repeat another one completely.
+    """Return the conversations that are not `solved` without the image and do not repeat another one completely.
 
     `solved` maps ids to scores. The reasons for dropping the others are written to removed.jsonl.
     """
@@ -362,11 +370,13 @@ def _drop_solved(
 
 
 def choose_images(building: BenchmarkBuild, *, min_side: int, quality: int, rare: int, cap: int) -> dict[str, Any]:
-    """Choose the images of a benchmark; return, by path, the fields of ImageFile, `category` and `sub_category`.
+    """Choose the images of a benchmark. Return a dict for each chosen image, by path.
+
+    The dict has the fields of ImageFile (size, MD5, perceptual hash) and the image's `category` and `sub_category`.
 
     `min_side`: drop images with a shorter side, in pixels. Near-duplicates are dropped, too.
-    `quality`: drop images if one of the model's grades (1..5) is lower.
-    `rare`: merge categories with fewer images into one, and drop that one if it is still smaller.
+    `quality`: drop an image if one of the model's grades (1..5) for it is lower.
+    `rare`: merge categories with fewer images into one, and drop the merged category if it still has fewer.
     `cap`: sample at most this many of the remaining images.
 
     Raises NeedsModelError at the first step that needs a model if the user names none.

@@ -44,9 +44,9 @@ SAMPLES = "data/samples/alignmmbench"
 
 
 def begin(programs: Iterable[str]) -> float:
-    """Prepare a demo of these programs, and return the start time, a value of time.monotonic.
+    """Prepare a demo that runs the `programs` (paths), and return the start time, a value of time.monotonic.
 
-    SIGTERM interrupts the demo from now on, as Ctrl-C does, so that it ends what it started (`run`, `served`).
+    From now on SIGTERM interrupts the demo as Ctrl-C does, so that the demo ends its child processes (`run`, `served`).
     Raises UsageError if a program is missing, because the demo is not run in the root of a clone.
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)

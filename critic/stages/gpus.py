@@ -22,9 +22,10 @@ from critic.stages.run import check_plain
 
 
 def on_gpus(command: Callable[..., int]) -> Callable[..., int]:
-    """Give a stage's command its option --gpus: run it in one process for each engine, and merge what they made.
+    """Make a stage's command obey --gpus: run it in one process per engine, and merge the files that these write.
 
-    The command's options are those of `takes_options`, with an Endpoint among them. The command line gives all by name.
+    The command must be decorated with `takes_options` and have an Endpoint. With --gpus it must be called with named
+    arguments only, as the command line does.
     """
 
     @wraps(command)
@@ -35,7 +36,9 @@ def on_gpus(command: Callable[..., int]) -> Callable[..., int]:
 
 
 def _spread(command: Callable[..., int], options: dict[str, Any]) -> int:
-    """Run a stage with its `options`, by name, in one process for each engine; return the exit code of the merged file.
+    """Run a stage in one process per engine, and merge the files. Return the exit code of the merged file.
+
+    `options`: the arguments of `command` by name.
 
     Raises UsageError if a model is no local folder or file, if options contradict --gpus, if a process ended with an
     error, or if --out was made without --gpus.

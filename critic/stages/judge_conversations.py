@@ -228,10 +228,10 @@ def plan_verdicts(how: JudgeOptions, benchmark: str, models: int = 1) -> Verdict
 
 
 def _usual_setup(how: JudgeOptions, benchmark: str, chosen: Sequence[str]) -> JudgeConfig:
-    """Return the setup that the options select, with critic's or the paper's defaults, whatever the judge was trained
-    on.
+    """Return the setup that the options select, without regard to the forms that the judge was trained on.
 
-    `chosen` are the protocols.
+    What the options leave open has the paper's value (--as published) or else critic's default. `chosen`: the names of
+    the protocols.
     """
     base = JudgeConfig(judge="", score_kind="argmax")
     if how.published is not None:
@@ -337,8 +337,11 @@ def _check_plan(plan: VerdictPlan, replies: Path) -> None:
 
 
 def _check_images(images: Images, conversations: Sequence[Conversation], replies: Path) -> None:
-    """Raise UsageError if an image is inside the benchmark's file and that is not given, or if all image files are
-    missing."""
+    """Check that the images of the conversations can be loaded. Warns if some files are missing.
+
+    Raises UsageError if all files are missing, or if an image is embedded in the benchmark's file but --questions does
+    not give that file. `replies` is the file of the conversations, for messages.
+    """
     names = [name for conversation in conversations for turn in conversation.turns for name in turn.images]
     for name in names:
         # A name of a hash is an image inside the benchmark's file, which replies do not hold.
@@ -348,7 +351,7 @@ def _check_images(images: Images, conversations: Sequence[Conversation], replies
 
 
 def _heeding(heeds: Callable[[protocols.Protocol], bool]) -> list[str]:
-    """Return the names of the protocols for which `heeds` returns True."""
+    """Return the names of the protocols for which the function `heeds` returns True."""
     return [name for name in protocols.PROTOCOLS if heeds(protocols.load(name))]
 
 

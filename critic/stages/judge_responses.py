@@ -82,7 +82,7 @@ def in_order(shown: Iterable[Shown]) -> list[Shown]:
 
 
 class JudgeResponses(JudgeSamples[Shown]):
-    """The judgments of responses in the judge's form, one each."""
+    """The stage that judges each response, or each pair of responses, once, in the form of the judge's setup."""
 
     unit = "row"
 
@@ -180,9 +180,12 @@ def judge_rows(
 def _judge_panel(
     run: RunOptions, judges: Sequence[Judge], responses: Mapping[str, Shown], path: Path, how: Aggregation, panel: str
 ) -> int:
-    """Let each judge write a file of its own, and write the panel's file from these. Return the exit code.
+    """Let each judge write a separate file, and combine these into the panel's file. Return the exit code.
 
-    The `responses` are those of the file `path`. `how` says how scores are combined, and `panel` is the panel's name.
+    `responses`: the responses to judge, by sample key. `path`: the file that they are from.
+    `how`: how the members' scores are combined. `panel`: the panel's name.
+
+    Raises UsageError if the output file has judgments of another judge or panel.
     """
     # Members resume in their own files; the panel's is made anew from them.
     for judgment in known(run.out, Judgment):

@@ -1,4 +1,4 @@
-"""The stage of `critic judge`: plan verdicts on any sample, ask for each once, keep and count them."""
+"""The stage of `critic judge` for answers and conversations: request each planned verdict once, write it, sum up."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 
 
 def print_certified(run: RunOptions, judges: Sequence["Judge"], forms: Iterable[str], panel: str = "") -> None:
-    """Print the quotable line of the run's certificate, after checking that it is about these judges and forms.
+    """Check that the run's certificate is about these judges and forms, and print its line for a paper.
+
+    Without a certificate, do nothing.
 
     `panel`: the name of the panel that the judges make, or "" for a single judge. Raises UsageError if judge, members,
     prompts, setup or map differ from the certificate (`check_certificate`).
@@ -89,7 +91,8 @@ class JudgeSamples(Stage[Item, Judgment]):
     def resume(self) -> None:
         """Continue an earlier run with the same kind of score that its judgments have.
 
-        These are the stated ratings if that run had no log probabilities, or else scores from distributions.
+        The kind is the rating that the judge states, if that run had no log probabilities, else a score computed from
+        the rating distribution.
         """
         grader = self.judge.grader
         if grader.score_kind != "argmax" and grader.needs is None:
@@ -145,7 +148,8 @@ class JudgeSamples(Stage[Item, Judgment]):
     def summary(self, records: Iterable[Judgment]) -> RunSummary:
         """Return the totals, after setting the same kind of score in all judgments.
 
-        Judgments that failed before the first rating was read do not have it yet; scoring and merging require it.
+        Judgments that failed before the first rating was read do not state that kind yet, but scoring and merging
+        require it.
         """
         judgments, kind = list(records), self.judge.grader.score_kind
         if any(judgment.score_kind != kind for judgment in judgments):

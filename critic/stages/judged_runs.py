@@ -1,4 +1,7 @@
-"""Read files of judgments, once, into the runs that a score is made from: told apart, joined and checked."""
+"""Read files of judgments into the runs that `critic score` compares, and check that they fit together.
+
+A run holds the verdicts on one model by one judge in one setup.
+"""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -14,17 +17,17 @@ from critic.judging.forms import BY_NAME
 from critic.records import Conversation, JudgeConfig, Judgment, describe_difference, is_judgment
 
 OF_SINGLE_ANSWERS = "alignmmbench"
-"""The benchmark as which judgments of single answers are scored."""
+"""The benchmark whose scores are computed from judgments of single answers, which name no benchmark."""
 
 Judged = dict[str, tuple[Conversation, Path]]
 """Conversation id -> the judged conversation, and the first file that contains it."""
 
 
 def read_runs(paths: Sequence[Path], benchmark: str | None = None, questions: Path | None = None) -> Runs:
-    """Read files of judgments: the runs to score, and the conversations of the benchmark.
+    """Read files of judgments; return the runs to score and the conversations of the benchmark.
 
-    `benchmark`: None takes the benchmark that the first file names.
-    `questions`: the benchmark's file; None takes only the judged conversations.
+    `benchmark`: name of the benchmark; None for the one that the first file names.
+    `questions`: the benchmark's file; None for only the judged conversations.
 
     Raises UsageError if a file belongs to another benchmark, holds several models or judges, or is given twice. Also
     raises it if a conversation differs between two files.
@@ -82,8 +85,8 @@ def _read_file(path: Path, benchmark: str, judged: Judged) -> list[Run]:
 def _make_scorable(line: Judgment, path: Path, number: int, benchmark: str) -> Judgment:
     """Return a judgment in the form in which it is scored.
 
-    A judgment of an answer from a row becomes one of AlignMMBench, by its form's protocol. Raises UsageError, naming
-    file and line number, if the judgment belongs to another benchmark.
+    A judgment of a single row's answer gets the benchmark AlignMMBench, and the protocol on whose scale its form is
+    scored. Raises UsageError, naming file and line number, if the judgment belongs to another benchmark.
     """
     judged_benchmark = line.conversation.benchmark or OF_SINGLE_ANSWERS
     if judged_benchmark != benchmark:
@@ -108,7 +111,7 @@ def find_form(prompt: str) -> str:
 def _check_run(path: Path, system: str, verdicts: list[Judgment], lines: Mapping[JudgeConfig, int]) -> Run:
     """Return the run of one model's verdicts. Raises UsageError if they are by several judges, or in several setups.
 
-    `lines` holds the line where the file has each setup of the model first.
+    `lines` maps each setup in the model's verdicts to the number of the first line that has it.
     """
     setup, *others = lines
     if len(judges := {setup.judge for setup in lines}) > 1:

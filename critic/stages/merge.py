@@ -3,7 +3,7 @@
 critic judge rows.jsonl --shard 3/64 --out part.3.jsonl …    # one of 64, on any machine; killed, it goes on
 critic merge part.*.jsonl --out judged.jsonl
 
-Or the judgments of all folds of rows (data/human_scores.py --folds), each by the judge that its fold trained:
+Or the judgments of all folds of rows (data/human_scores.py --folds), each by the judge trained on the other folds:
 critic merge fold-?.jsonl --cross-fit DATA --out judged.jsonl
 """
 
@@ -49,10 +49,10 @@ class ShardFile(Struct, frozen=True):
 
 
 def merge(parts: Sequence[Path], out: Path, max_failed: float) -> int:
-    """Merge the files of all shards into `out`, with the sidecar of the whole; return the exit code.
+    """Merge the files of all shards (`parts`) into `out`, and write its sidecar. Return the exit code.
 
-    The whole has the lines of a run without --shard, those of the first shard first. Raises UsageError for overlaps,
-    gaps and a mixture of judges, prompts or sources.
+    The merged file has the same lines as a run without --shard, the first shard's lines first. Raises UsageError for
+    overlaps, gaps and a mixture of judges, prompts or sources.
     """
     shards = sorted(_without_members([_part(path) for path in parts]), key=lambda part: part.shard.number)
     _check_shards(shards)
@@ -81,9 +81,14 @@ def merge(parts: Sequence[Path], out: Path, max_failed: float) -> int:
 
 
 def merge_folds(parts: Sequence[Path], out: Path, data: Path, max_failed: float) -> int:
-    """Merge the judgments of all folds in `data` into `out`, with a sidecar that says so; return the exit code.
+    """Merge the judgments of all folds into `out`, and name the folds' judges in its sidecar. Return the exit code.
 
-    Raises UsageError unless each fold's rows were judged once, by a judge of the other folds, and all in the same way.
+    `parts`: one file of judgments per fold, in any order.
+    `data`: the folder of the folds' rows (data/human_scores.py --folds).
+    `max_failed`: as in RunOptions.
+
+    Raises UsageError unless each fold's rows were judged once, by a judge trained on the other folds, and all folds
+    with the same prompt and settings.
     """
     judged = _find_folds({path: _read_facts(path) for path in parts}, data)
     first, how = judged[0][1], ("prompt", "max_tokens", "images", "recalibration")
@@ -101,9 +106,11 @@ def merge_folds(parts: Sequence[Path], out: Path, data: Path, max_failed: float)
 
 
 def _find_folds(parts: Mapping[Path, dict[str, Any]], data: Path) -> list[tuple[Path, dict[str, Any]]]:
-    """Return the files of judgments with their facts, in the order of the folds in `data`, by the hashes of the rows.
+    """Return the files of judgments, each with the facts in its sidecar, in the order of the folds in `data`.
 
-    Raises UsageError if a file judged other rows, if its judge learned from others, or if a fold has no file.
+    `parts`: file -> facts. A file belongs to the fold whose rows have the hash that the facts give for the judged rows.
+
+    Raises UsageError if a file judged other rows, if its judge was trained on other rows, or if a fold has no file.
     """
     with located(data / "splits.json", OSError, LookupError, TypeError, ValueError):
         folds = [fold["sha256"] for fold in json.loads((data / "splits.json").read_text("utf-8"))["folds"]]
@@ -125,7 +132,10 @@ def _find_folds(parts: Mapping[Path, dict[str, Any]], data: Path) -> list[tuple[
 
 
 def _check_equal(facts: Mapping[Path, dict[str, Any]], name: str) -> None:
-    """Raise UsageError if sidecars, by the file that they belong to, differ in a fact beyond the places of files."""
+    """Raise UsageError if sidecars differ in the fact `name`; only file paths in it may differ.
+
+    `facts` maps each file to the content of its sidecar.
+    """
     values = {path: _wherever(each.get(name)) for path, each in facts.items()}
     then = next(iter(values.values()))
     for path, now in values.items():

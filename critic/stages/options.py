@@ -1,4 +1,4 @@
-"""Options of several stages, each declared once: the data, the model that is asked, and how verdicts are asked for."""
+"""Options that several stages share: the data, the model or judge, and how its replies or verdicts are requested."""
 
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -29,7 +29,7 @@ from critic.stages.run import RunOptions, Shard
 from critic.stages.totals import Price, read_by_model
 
 NAMES = toml.decode(Path(__file__).with_name("options.toml").read_bytes(), type=dict[str, tuple[str, ...]])
-"""The content of `options.toml`, which explains it."""
+"""Named lists of options and of sidecar facts, from `options.toml`, whose comments explain each list."""
 
 ABLATIONS = get_args(records.Ablation)
 """Values of --judging."""
@@ -41,7 +41,7 @@ EVERY_REASON_FIRST = "reason_first"
 """Value of --prompt that selects, in every protocol, the form with the reason before the verdict."""
 
 TOKENS, TOKENS_OF_STEPS = 256, 1024
-"""Default token limit of a verdict, and of a verdict after a reason in several steps (twice LONGEST_STEPS)."""
+"""Default token limits of a verdict, and of a verdict after a reason in several steps (about 500 tokens)."""
 
 data, endpoint, verdicts, limits, cluster, rare = (
     partial(typer.Option, rich_help_panel=title)
@@ -63,9 +63,9 @@ OwnLanguage = Annotated[records.Language | None, data("--lang", help="Language o
 
 
 def root_of(rows: Path, questions: Path | None = None) -> Path:
-    """Return the default folder of images: the folder of `questions`, or of `rows` if that is None.
+    """Return the default folder of images: the folder that holds `questions` or, if that is None, `rows`.
 
-    For replies without `questions` it is the image folder that their sidecar names, if that exists.
+    If `questions` is None and the sidecar of `rows` names an image folder that exists, return that folder.
     """
     # A name that is no UTF-8 is in the sidecar as bytes in disguise (PEP 383).
     recorded = jsonl.restore_places(rows).get("data_root") if questions is None else None
@@ -331,7 +331,13 @@ class Endpoint(Struct, frozen=True, kw_only=True):
     replicas: Annotated[int, cluster(min=1)] = 1
 
     def run_options(self, out: Path, certificate: Path | None = None, recalibrate: Path | None = None) -> RunOptions:
-        """Return the options for running a stage. Raises UsageError for an invalid --shard, or if no map is there."""
+        """Return the options for running a stage that writes `out`.
+
+        `certificate`: certificate of the only judge that is accepted, or None.
+        `recalibrate`: certificate with the map to apply to ratings, or None; it also replaces a missing `certificate`.
+
+        Raises UsageError for an invalid --shard, if `recalibrate` has no map, or for unusable --prices.
+        """
         return RunOptions(
             out=out,
             concurrency=self.concurrency,
@@ -411,9 +417,9 @@ class Endpoint(Struct, frozen=True, kw_only=True):
         return server(where, self.attempts)
 
     def open(self, option: str, values: Sequence[str] | None) -> list[Backend]:
-        """Return a backend for each value of `option`, or without values one for the server at `base_url`.
+        """Return a backend for each value of `option`; without values, return one for the server at `base_url`.
 
-        Raises UsageError if there is neither, or if options are set that have no effect.
+        Raises UsageError without values and `base_url`, or if options are set that have no effect.
         """
         # Options that nothing would heed are refused: the user expects them to do something.
         on_ray = self.replicas > 1 or self.ray_address is not None

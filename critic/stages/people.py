@@ -1,4 +1,4 @@
-"""critic import-grades: people's verdicts on a benchmark's replies, out of a table -> judgments as of critic judge.
+"""critic import-grades: a table of people's verdicts on a benchmark's replies -> judgments like those of critic judge.
 
 critic import-grades grades.csv --replies replies.jsonl --out people.jsonl    # critic score people.jsonl judged.jsonl
 """
@@ -88,9 +88,9 @@ def _grade(location: str, text: str, scale: tables.Scale) -> float:
 
 
 def _read_judged(path: Path, opponent: str | None) -> dict[Key, Judgment]:
-    """Return a judge's verdicts by what they are on, without ablations.
+    """Return a judge's verdicts in the file `path` by Key, without ablations.
 
-    Of comparisons only those with `opponent` (None for the reference) are included.
+    Of comparisons, only those with the model `opponent` (None: with the reference) are included.
     """
     judgments = {}
     for _, line in jsonl.read(path, Judgment):
@@ -101,9 +101,11 @@ def _read_judged(path: Path, opponent: str | None) -> dict[Key, Judgment]:
 
 
 def _show_judged(planned: PlannedVerdict, line: Judgment | None, path: Path) -> PlannedVerdict:
-    """Return a planned verdict in the form, and with the prompt inputs, of a judge's verdict on the same reply.
+    """Return a planned verdict with the form and the prompt inputs that a judge was given for the same reply.
 
-    Raises UsageError if there is none.
+    `line`: the judge's judgment, None if it has none. `path`: its file, for messages.
+
+    Raises UsageError if there is no judgment, or if it is about another reply.
     """
     sample, what = planned.sample, f"turn {planned.sample.turn or WHOLE} of {quoted(planned.sample.id)}"
     if line is None or line.sample.shown is None or planned.material is None:

@@ -22,10 +22,10 @@ from critic.certificate import Certificate, read
 from critic.errors import UsageError, refusing
 
 LEFT_OUT = ("checkpoint-*", "tensorboard", "wandb", ".*")
-"""Names of files and folders in a judge's folder that are of its training only and are not published."""
+"""Patterns of files and folders in a judge's folder that only its training needs; they are not published."""
 
 FORBIDDING = re.compile(r"\bnd\b|no.?deriv", re.IGNORECASE)
-"""Names of licences that forbid to share what was made from the work: Creative Commons' with ND (section 2.a.1.B)."""
+"""Matches licences that forbid sharing what was made from the work: Creative Commons' with ND (section 2.a.1.B)."""
 
 
 def main(
@@ -76,10 +76,13 @@ def main(
 
 
 def find_licence(facts: dict[str, Any], given: str | None) -> str | None:
-    """Return the licence to publish a judge under: `given`, else that of its base. None if it was trained from nothing.
+    """Return the licence to publish a judge under: `given`, or else the licence of its base model.
 
-    `facts`: the judge's training notes. The base's licence is in them if `critic base` made it, else the hub is asked.
-    Raises UsageError if the base's terms forbid it, or if no licence is known.
+    Return None if neither exists, because the judge was trained from random weights.
+    `facts`: the judge's training notes. They contain the base's licence if `critic base` made the base; otherwise the
+    hub is asked.
+
+    Raises UsageError if the base's licence forbids publishing, or if the judge has a base but no licence is known.
     """
     base, revision = (facts.get("recipe", {}).get(key) for key in ("base", "revision"))
     known = (facts.get("base") or {}).get("licence")
@@ -98,7 +101,9 @@ def find_licence(facts: dict[str, Any], given: str | None) -> str | None:
 
 
 def build_card(folder: Path, name: str, facts: dict[str, Any], licence: str | None, audited: Certificate | None) -> str:
-    """Return the model card of training with the fields that hubs read added.
+    """Return the model card that training wrote into `folder`, with the fields added that hubs read.
+
+    `name`: the repository on the hub. `facts`: the judge's training notes. `audited`: the judge's certificate, or None.
 
     `licence` becomes `license`, or `license_name` and `license_link` if it is no identifier; the measures of agreement
     in `audited` become the `model-index`, with 95 % intervals and the SHA-256 of the labels.

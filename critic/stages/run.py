@@ -1,4 +1,4 @@
-"""The run of a stage that asks a model. Killed at any byte, the same command resumes where it stopped."""
+"""Run a stage that asks a model. If a run is killed at any byte, the same command resumes where it stopped."""
 
 import asyncio
 import sys
@@ -37,7 +37,8 @@ class Shard(Struct, frozen=True):
     >>> Shard(2, 3).of("conversation 7")
     Shard(number=1, count=3)
 
-    It is the same on every machine and in every version, because a run may be resumed elsewhere. Parts are even:
+    A group's part is the same on every machine and in every version, because a run may be resumed elsewhere. Parts have
+    about equal numbers of groups:
 
     >>> [Shard(1, 64).of(name).number for name in ("a", "b", "图")]
     [11, 11, 39]
@@ -76,9 +77,9 @@ class RunOptions(Struct, frozen=True, kw_only=True):
     `concurrency`: most requests at a time; None for as many as keep the backend busy.
     `retry_failed`: True to repeat requests whose records in the file are failures.
     `certificate`: certificate of the only judge that is accepted, or None.
-    `recalibration`: the map to apply to ratings, or None.
+    `recalibration`: the map from the judge's ratings to people's scale, or None.
     `shard`: the part of the groups to work on; None for all.
-    `prices`: the price of models by name.
+    `prices`: model or judge name -> price.
     """
 
     out: Path
@@ -146,7 +147,7 @@ class Stage(ABC, Generic[Item, Record]):
         """Return the totals of all records in the file."""
 
     async def nothing_left(self) -> None:
-        """Raise UsageError if the file has all records, but they are about other material than now."""
+        """Check a file that already has all records. Raises UsageError if one was made from other inputs than now."""
         for item in self.items():
             await self.work(item, lambda *_: None)
 
@@ -206,7 +207,7 @@ class Stage(ABC, Generic[Item, Record]):
             jsonl.write(self.out, (record for record in known(self.out, self.record) if not self._goes(record)))
 
     def _goes(self, record: Record) -> bool:
-        """Return True if a record has to be removed from the file and made again."""
+        """Return True if a record must be removed from the file and requested again."""
         # No budget was left for it, or for another that it follows from.
         waits = record.failure == "budget" or (record.detail or "").endswith("failed: budget")
         return waits or (self.options.retry_failed and self.should_retry(record))
@@ -327,7 +328,9 @@ def describe_source(path: Path) -> dict[str, str]:
 def known(out: Path, record: type[Record], check: Callable[[Record], str | None] = lambda _: None) -> Iterator[Record]:
     """Yield the records in the file `out`, after removing an incomplete last line; none if there is no file.
 
-    Raises UsageError if `check` returns a message for a record, or if the file does not begin with a record.
+    `record`: their type. `check`: returns an error message for a record that must not be there, else None.
+
+    Raises UsageError with the message of `check`, or if the file does not begin with a record.
     """
     if not out.is_file():
         return
@@ -346,8 +349,11 @@ def known(out: Path, record: type[Record], check: Callable[[Record], str | None]
 
 
 def join_facts(parts: Collection[Mapping[str, Any]]) -> dict[str, list[str]]:
-    """Combine the entries of several sidecars that are lists: what servers lack, who answered, and what judges of the
-    parts were calibrated and trained on. Entries without values are left out."""
+    """Merge the lists in several sidecars, and return those that are not empty, by key.
+
+    They are: what servers do not support, the model names that replies state, and the hashes of the data that judges
+    were calibrated and trained on. `parts`: the content of each sidecar.
+    """
     joined = dict[str, list[str]]()
     for name in ("server_lacks", "answered_by", "calibrated_on", "trained_on"):
         if values := {value for facts in parts for value in facts.get(name) or ()}:
@@ -357,7 +363,10 @@ def join_facts(parts: Collection[Mapping[str, Any]]) -> dict[str, list[str]]:
 
 def finish(options: RunOptions, summary: RunSummary, facts: dict[str, Any]) -> int:
     """Write the sidecar of a complete file, print the totals, and return the exit code: 0, or 3 if too many records
-    failed."""
+    failed.
+
+    `summary`: the totals of the records. `facts`: further content of the sidecar.
+    """
     facts = {**facts, **summary.facts}
     facts |= {"shard": str(options.shard)} if options.shard else {}
     lines = [*summary.lines, *describe_speed(facts)]

@@ -109,10 +109,11 @@ def _build_head(runs: Runs, boards: Sequence[Leaderboard], cautions: Sequence[st
 
 
 def _list_answers(runs: Runs, files: Sequence[Path]) -> dict[str, Any]:
-    """Return the page's list of answers: each verdict with people's score, and their distance (None if unknown).
+    """Return the template variables `answers`, `total` and `pictures` of the page's list of answers.
 
-    If there are more than page.MOST_ANSWERS, these are the verdicts furthest from people, and then failures and the
-    lowest scores. `files`: the files of judgments.
+    `answers` holds tuples of a judgment, people's score of the same answer, and the absolute difference of both scores;
+    the last two are None if unknown. Verdicts furthest from people come first, then failures and the lowest scores, at
+    most page.MOST_ANSWERS of the `total`. `files`: the files of judgments.
     """
     people = {(line.system, line.id): line.score for line in runs.verdicts if line.prompt_hash == "people"}
     rows = []
@@ -140,7 +141,7 @@ def _check_published(runs: Runs) -> None:
 def _describe_setup(runs: Runs, run: Run) -> str:
     """Return how a run deviates from the setup of the benchmark's paper, or "as published".
 
-    A run that has one table of the paper by itself is as published with the name of that.
+    If the run follows only one table of the paper, the text names it, as in "as published: table 1".
     """
     part, departures = runs.benchmark.compare_with_paper(run)
     if departures:

@@ -1,4 +1,4 @@
-"""The totals of a file of replies or judgments: for its sidecar, in sentences, and as the cost of models and judges.
+"""The totals of a file of replies or judgments, for its sidecar and as sentences, and the cost of models and judges.
 
 The cost comes from the sidecars (ConvBench, table 10), and from prices that a user gives. A price file is TOML, one
 table per model or judge, with prices per million tokens in any currency. Without `cached_input`, cached tokens cost as
@@ -91,8 +91,8 @@ def listed(counts: Counter[str]) -> str:
 def sum_replies(records: Iterable[ModelTurn], out: Path, before: Collection[str] = ()) -> RunSummary:
     """Return the totals of a file of replies.
 
-    A generation that several records share is one call, and a turn for which nothing was sent is none. `before` are the
-    calls of earlier runs.
+    Records that share a generation count as one call. Turns for which nothing was sent count as no call. `before`: the
+    hashes of the calls that earlier runs made.
     """
     conditions = defaultdict[str, Counter[str]](Counter)
     failures, details, calls, spent = Counter[str](), dict[str, str](), dict[str, ModelTurn](), Spent()
@@ -121,7 +121,10 @@ def sum_replies(records: Iterable[ModelTurn], out: Path, before: Collection[str]
 
 
 def sum_judgments(records: Iterable[Judgment], out: Path, unit: str) -> RunSummary:
-    """Sum up a file of judgments. What several judgments share was asked once, and its tokens count once."""
+    """Return the totals of a file of judgments. Requests that several judgments share count once, as do their tokens.
+
+    `out`: the file. `unit`: what the totals call a judgment, "row" or "verdict".
+    """
     failures, counts, spent = Counter[str](), Counter[str](), Spent()
     requests = set[tuple[str, str | None]]()
     count = 0
@@ -172,9 +175,11 @@ class Price(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 def read_by_model(option: str, path: Path | None, kind: type[T], models: Collection[str] | None = None) -> dict[str, T]:
-    """Read a TOML file with one table per model; {} without a file.
+    """Read a TOML file with one table per model, and return each table as a `kind` by model name; {} without a file.
 
-    Raises UsageError if it cannot be read, lacks or misspells a key, or names a model that is not among `models`.
+    `option`: the option that names the file, for messages. `models`: the valid model names; None accepts any.
+
+    Raises UsageError if the file cannot be read, lacks or misspells a key, or names a model that is not in `models`.
     """
     keys = ", ".join(kind.__struct_fields__)
     with located(f"{option} {path}: expected tables [MODEL] with {keys}", OSError, ValueError):
@@ -205,7 +210,7 @@ def describe_speed(facts: Mapping[str, Any]) -> list[str]:
 
 
 def measure_memory() -> int:
-    """Return the most memory, in MiB, that this process had, or one that it started and that has ended."""
+    """Return the peak memory in MiB of this process, or of an ended child process if that had more."""
     peaks = (resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     return max(peaks) // 1024
 
@@ -220,10 +225,11 @@ def measure_gpus() -> list[int]:
 
 
 def describe_costs(paths: Sequence[Path], systems: Mapping[Path, str], price_file: Path | None) -> list[Section]:
-    """Build the section with the cost of each stage that made the files of judgments, and of the replies to them.
+    """Build the section with the costs of judging, and of generating the judged replies.
 
-    `systems` names the model of a file. Files without a sidecar, as other programs write them, are left out.
-    Raises UsageError for prices that cannot be used.
+    `paths`: the files of judgments; their sidecars name the files of replies. `systems`: file of judgments -> model.
+    `price_file`: a TOML file of prices by model, or None. Files without a sidecar, as other programs write them, are
+    left out. The list is empty if no costs are known. Raises UsageError for prices that cannot be used.
     """
     stages: dict[Path, tuple[str, str, dict[str, Any]]] = {}
     for path in paths:

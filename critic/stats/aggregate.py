@@ -1,4 +1,4 @@
-"""Means over verdicts that report how many are missing, and paired differences on the same questions."""
+"""Means over verdicts that report how many verdicts are missing, and paired differences on the same questions."""
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from statistics import fmean
@@ -14,9 +14,9 @@ from critic.stats.estimate import Interval
 
 Scale = tuple[float, float]
 Scores = Mapping[Any, float | None]
-"""Scores by key, such as a conversation's id; None is a failed judgment."""
+"""Key, such as a conversation's id -> score; None for a failed judgment."""
 Groups = Mapping[Any, str]
-"""The keys that were asked for, each with its group. A bootstrap resamples whole groups."""
+"""Key whose verdict was requested -> its group. A bootstrap resamples whole groups."""
 
 
 class Aggregate(Struct, frozen=True, kw_only=True):
@@ -60,18 +60,21 @@ def mean(scores: Scores, asked: Iterable[Any], scale: Scale) -> Aggregate:
 
 
 def each(scores: Scores, of: Callable[[float], float]) -> dict[Any, float | None]:
-    """Apply `of` to each score. None, a failed judgment, stays None."""
+    """Apply the function `of` to each score, and return the results by key. None, a failed judgment, stays None."""
     return {key: None if score is None else of(score) for key, score in scores.items()}
 
 
 def paired(first: Scores, second: Scores, of: Callable[[float, float], float]) -> dict[Any, float | None]:
-    """Apply `of` to the two scores of each id that has both; the result is None if either judgment failed."""
+    """Apply the function `of` to the scores of each key that is in `first` and `second`, and return the results by key.
+
+    The result is None if either judgment failed.
+    """
     both = {key: (score, second[key]) for key, score in first.items() if key in second}
     return {key: None if left is None or right is None else of(left, right) for key, (left, right) in both.items()}
 
 
 def combine(parts: Sequence[tuple[float, Aggregate]]) -> Aggregate:
-    """Return the weighted sum of aggregates, and the sums of their counts.
+    """Return the weighted sum of aggregates, and the sums of their counts. `parts`: pairs (weight, aggregate).
 
     The value is None unless every part has one. The range assumes that missing verdicts of different parts are
     independent.
@@ -144,7 +147,9 @@ class Cell(Struct, frozen=True):
 
 
 def by_cell(verdicts: Iterable[Judgment], protocol: str, unit: float = 1.0) -> dict[Cell, dict[str, float | None]]:
-    """Return the scores by cell and conversation id, multiplied by `unit`.
+    """Return the scores of one protocol by cell and conversation id, multiplied by `unit`; None for a failed judgment.
+
+    Verdicts by other protocols are ignored.
 
     All verdicts must be of one system, by one judge, against one opponent. Raises UsageError for two verdicts on the
     same turn, for a score outside the protocol's scale, and unless a verdict has either a score or a failure.
@@ -186,7 +191,7 @@ def by_cell(verdicts: Iterable[Judgment], protocol: str, unit: float = 1.0) -> d
 
 
 def groups_by(entries: Iterable[tuple[str, Any, str]]) -> dict[str, dict[Any, str]]:
-    """Return the keys of each part with their groups, from entries (part, key, group), in the given order.
+    """Collect entries (part, key, group) by part: return part -> {key: group}, in the given order.
 
     >>> groups_by([("OCR", "q1", "g"), ("Chart", "q2", "h"), ("OCR", "q3", "g")])
     {'OCR': {'q1': 'g', 'q3': 'g'}, 'Chart': {'q2': 'h'}}
@@ -198,7 +203,7 @@ def groups_by(entries: Iterable[tuple[str, Any, str]]) -> dict[str, dict[Any, st
 
 
 def groups_of(conversations: Iterable[Conversation]) -> dict[str, str]:
-    """Return the conversations as a mapping of id to group."""
+    """Return conversation id -> group."""
     return {conversation.id: conversation.group for conversation in conversations}
 
 
@@ -208,9 +213,10 @@ def asked_of(
     """Return the conversations (id -> group) on which a protocol requests the verdict of a cell.
 
     A conversation must have the cell's turn (for the whole: several turns), the model must answer it under the
-    condition, and it must have what the judge needs (with `backed`, the reference as well). `scored`: ids with
-    verdicts. People also judge what no judge is asked about, so scored conversations count as asked, and so do others
-    that lack no more than they do.
+    condition, and it must have what the judge needs (with `backed`, the reference as well).
+
+    `scored`: ids of the conversations with verdicts. People also judge turns without what a judge needs. Therefore
+    conversations in `scored` are returned in any case, and so are conversations that lack no more than one of these.
 
     >>> from critic.records import ConversationTurn
     >>> none, bare = ConversationTurn(prompt="q"), ConversationTurn(prompt="q", reference="r")
@@ -261,6 +267,6 @@ def check(verdict: Judgment) -> None:
 
 
 def name(verdict: Judgment) -> str:
-    """Return the name of a verdict in an error message."""
+    """Return the words that name a verdict in an error message: its conversation, turn and condition."""
     turn = "whole conversation" if verdict.turn is None else f"turn {verdict.turn}"
     return f"conversation {quoted(verdict.sample.id)}, {turn}, condition {verdict.condition}"

@@ -16,7 +16,7 @@ Group = Sequence[Hashable] | NDArray[np.generic]
 def distinct(*keys: NDArray[Any]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     """Number the distinct combinations of `keys`, arrays with one value per row.
 
-    Return a row index of each combination, and the combination number of each row.
+    Return the index of each combination's first row, and the combination number of each row.
     """
     _, first, cell = np.unique(np.column_stack(keys), axis=0, return_index=True, return_inverse=True)
     return first, cell.ravel()  # a column in NumPy 2.0.0

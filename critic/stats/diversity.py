@@ -22,16 +22,16 @@ def words(text: str) -> list[str]:
 def mtld(tokens: Sequence[str]) -> float | None:
     """Return the MTLD of a text: the mean number of consecutive tokens with a type-token ratio of RATIO or more.
 
-    The mean is over a forward and a backward pass; the rest at the end counts as part of a factor. A higher value is a
-    richer text. Return None if no token repeats, so that no factor ever ends; `lexical_diversity.mtld` (Kyle 2020)
-    gives 0 there.
+    The mean is over a forward and a backward pass; the tokens after the last factor count as part of a factor. A higher
+    value means a richer text. Return None if no token repeats, so that no factor ends; `lexical_diversity.mtld`
+    (Kyle 2020) returns 0 in that case.
 
     >>> round(mtld("the kite and the sea and the kite".split()), 2)
     4.48
     >>> mtld(words("a b c d")), mtld([])
     (None, None)
 
-    Ten tokens, one type less than a token: a tenth of the way to the end is a factor of 0.1 / 0.28.
+    Of these ten tokens, nine are different. The ratio fell from 1 to 0.9, which counts as a factor of 0.1 / 0.28:
 
     >>> round(mtld(words("a b c d e f g h i a")) * 0.1 / 0.28, 12)
     10.0
@@ -41,9 +41,10 @@ def mtld(tokens: Sequence[str]) -> float | None:
 
 
 def _one_way(tokens: Sequence[str]) -> float | None:
-    """Return the MTLD of one pass: tokens divided by factors, or None if there is no factor.
+    """Return the MTLD of one pass: the number of tokens divided by the number of factors, or None without factors.
 
-    A factor is a run of tokens that ends when its type-token ratio falls below RATIO. The rest counts as a fraction.
+    A factor is a run of tokens that ends when its type-token ratio falls below RATIO. The tokens after the last factor
+    count as a fraction of one.
     """
     # A factor is a run of tokens that ends as soon as its ratio falls below RATIO.
     factors, types, length = 0.0, set[str](), 0

@@ -8,7 +8,7 @@ Bootstrap", §3.2).
 
 The p-value inverts the interval, so that the two never contradict each other.
 
-Only this folder may import SciPy, which the rest of `critic` does without: a stage is loaded when it is run.
+Within `critic`, only this folder imports SciPy when a module is loaded; other modules import it where they use it.
 Submodules are written out (`scipy.special`), so that they are imported on first use and no --help waits for them.
 """
 
@@ -28,7 +28,7 @@ from critic.stats.arrays import Codes, Floats, Group, group_numbers
 
 Interval = tuple[float, float]
 Places = dict[str, tuple[int, int]]
-"""The best and the worst possible place, from 1, by name. Names with a common place are tied."""
+"""Name -> its best and its worst possible place, from 1. Names whose ranges overlap are tied."""
 
 LEVEL = 0.95
 """Coverage of every interval."""
@@ -50,19 +50,19 @@ FEWEST_TO_DECIDE = 20
 wrong in 2.5 % of audits was wrong in 5 to 11 % with five to ten groups (simulation)."""
 
 FEWEST_BEYOND = 5
-"""The fewest resamples whose number says how much of a statistic's distribution lies beyond a value."""
+"""The fewest resamples beyond a value whose share estimates the probability beyond it."""
 
 _DEFINED = 0.9
 """The share of resamples that must have a value for an interval."""
 
 _DRAWN_AT_ONCE = 400_000
-"""Numbers drawn at once: they fit the processor's cache and keep NumPy busy. A seed's draws depend on it."""
+"""How many random numbers are drawn at once: they fit the processor's cache. Changing it changes a seed's draws."""
 
 _KEPT = 1 << 26
 """The most bytes of draws kept for one number of groups."""
 
 _ROWS_OF_A_CELL = 4
-"""If every row is a group, cells are drawn instead of rows once they are this many times fewer."""
+"""If every row is a group of its own, cells are drawn instead of rows if there are this many times fewer cells."""
 
 
 class Estimate(Struct, frozen=True, kw_only=True):
@@ -106,8 +106,8 @@ class CorrectedEstimate(Estimate, frozen=True, kw_only=True):
 def count_places(names: Collection[str], shown: Sequence[tuple[str, str]]) -> Places:
     """Return the range of possible places of each name. `shown`: the pairs (better, worse) that are shown to differ.
 
-    The best place is 1 plus the number of names shown to be better, the worst place also counts those not shown to be
-    worse.
+    The best place is 1 plus the number of names shown to be better. The worst place is the number of names that are not
+    shown to be worse, including the name itself.
 
     >>> count_places(["a", "b", "c"], [("a", "c")])
     {'a': (1, 2), 'b': (1, 3), 'c': (2, 3)}
@@ -132,9 +132,10 @@ def detectable(interval: Interval, groups: int, tests: int = 1) -> float:
 
 
 def widen(estimate: Estimate, groups: int, tests: int) -> Estimate:
-    """Return an estimate with the interval that `tests` tests which share the 5 % leave (Bonferroni), by Student's t.
+    """Return an estimate with its interval widened for `tests` tests that share the 5 % (Bonferroni).
 
-    `groups`: the number of groups. Percentiles so far out would rest on a handful of resamples.
+    Both halves of the interval are scaled by the ratio of Student's t quantiles, because percentiles that far out would
+    rest on a handful of resamples. `groups`: the number of groups.
     """
     if estimate.interval is None or estimate.value is None:
         return estimate
@@ -154,14 +155,15 @@ def span_both(estimate: Estimate, other: Interval | None) -> Estimate:
 def _tail_of(groups: int) -> float:
     """Return the share of resamples beyond each end of a 95 % interval over `groups` groups.
 
-    Hesterberg's widening: the quantile of t, and the bias of a bootstrap's variance, in normal units.
+    This is Hesterberg's widening: the normal tail beyond the t quantile, corrected for the bias of a bootstrap's
+    variance.
     """
     wide = scipy.special.stdtrit(groups - 1, (1 + LEVEL) / 2) * np.sqrt(groups / (groups - 1))
     return float(scipy.special.ndtr(-wide))
 
 
 def _draw_blocks(groups: int, resamples: int, seed: int) -> Iterator[NDArray[np.uint8]]:
-    """Yield how often each group is drawn in each resample, in blocks of shape (G, r)."""
+    """Yield how often each group is drawn in each resample, in blocks of shape (G groups, r resamples)."""
     random = np.random.default_rng(seed)
     kind = np.uint16 if groups <= np.iinfo(np.uint16).max else np.int64
     block = max(1, _DRAWN_AT_ONCE // groups)
@@ -250,9 +252,9 @@ class Bootstrap:
         return table.tocsr(), self.draw_counts()
 
     def tables(self, cell: Codes, cells: int, weight: Floats | None = None) -> Iterator[Floats]:
-        """Yield the number of rows in each cell, in blocks of shape (cells, r).
+        """Yield the number, or total weight, of the rows in each cell, in blocks of shape (cells, r resamples).
 
-        Arguments are as in `resampling_units`.
+        The first block is the sample itself, r = 1. Arguments are as in `resampling_units`.
         """
         table, blocks = self.resampling_units(cell, cells, weight)
         return (table @ block for block in blocks)
@@ -358,7 +360,7 @@ class Bootstrap:
 
         A pair is shown to differ (`count_places`) if its difference, in standard errors, exceeds the 95 % quantile of
         the largest deviation of all pairs in a resample (single-step max-T; Westfall and Young 1993, "Resampling-Based
-        Multiple Testing"), widened as intervals are. Of names that are all equal, 5 in 100 such families show a pair.
+        Multiple Testing"), widened as intervals are. If all names are in truth equal, 5 in 100 families show a pair.
         """
         leads, largest = dict[tuple[str, str], float](), np.zeros(self.resamples)
         for pair in combinations(drawn, 2):
@@ -378,9 +380,12 @@ class Bootstrap:
     def p_value(self, values: Floats, null: float = 0.0, groups: int | None = None) -> float | None:
         """Return the two-sided p-value of "the statistic is `null`", or None if there is no `interval`.
 
-        It is 1 minus the level at which `interval` just excludes `null`. If that is so and fewer than FEWEST_BEYOND
-        resamples reach `null`, the tail is that of a normal distribution with the resamples' mean and deviation, if
-        that is smaller than so many resamples: a large family asks for smaller p-values than resamples can count.
+        It is 1 minus the level of the interval that just excludes `null`, from the share of resamples beyond `null`. If
+        `null` is outside the 95 % interval and fewer than FEWEST_BEYOND resamples reach it, that share is replaced by
+        the tail of a normal distribution with the resamples' mean and deviation, unless that tail exceeds the share of
+        FEWEST_BEYOND resamples. Tests in a large family need p-values smaller than counts of resamples can give.
+
+        `values`: the statistic in each resample. `groups`: as in `interval`.
         """
         defined, groups = values[~np.isnan(values)], self.groups if groups is None else groups
         if groups < FEWEST_GROUPS or len(defined) < max(1, _DEFINED * self.resamples):
@@ -416,9 +421,9 @@ def holm(p_values: Sequence[float | None]) -> list[float | None]:
 
 
 def count_unshown(adjusted: Sequence[float | None]) -> int:
-    """Return how many of a family's tests share the 5 % with one that is to be shown next, itself included; at least 1.
+    """Return how many tests of a family show no effect yet (adjusted p above 5 %), at least 1.
 
-    Holm's correction no longer counts the tests that are shown already. `adjusted`: the family's p-values by `holm`.
+    Holm's correction divides the 5 % by this number for the next effect. `adjusted`: the family's p-values by `holm`.
 
     >>> count_unshown([0.01, None, 0.2, 0.6])
     2

@@ -22,7 +22,7 @@ class Term(Struct, frozen=True):
 
     - `verdicts`: key -> score on `scale`, None for a failed judgment.
     - `asked`: requested key -> its resampling group.
-    - `name`: pairs the terms of two scores that do not have the same terms; "" pairs by position.
+    - `name`: to compare two scores, their terms are paired by this name; "" pairs them by position.
     """
 
     weight: float
@@ -37,7 +37,7 @@ class Term(Struct, frozen=True):
         return {key: group for key, group in self.asked.items() if self.verdicts.get(key) is not None}
 
     def among(self, keys: Container[Any]) -> "Term":
-        """Return the mean over only those of `keys` that are asked."""
+        """Return the term restricted to those of its requested keys that are in `keys`."""
         return replace(self, asked={key: group for key, group in self.asked.items() if key in keys})
 
 
@@ -46,7 +46,7 @@ class Score(Struct, frozen=True, kw_only=True):
 
     - `of`: the full number of parts if parts without a verdict are left out of the mean, else 0. Models with fewer
       parts rank after the others.
-    - `counts`: replaces the counts and the range of the parts.
+    - `counts`: if given, replaces the counts and the range that follow from the parts.
     - `basis`: what the score covers, such as "6 of 13 tasks (8 questions)"; "" means its number of verdicts.
     """
 
@@ -72,11 +72,11 @@ class LeaderboardRow(Struct, frozen=True):
     - `key`, `caption`: the table's name, also of its file, and its description.
     - `condition`: rows with another condition than "own" come last and are not part of the mean over models.
     - `system`, `name`: the model, and the row's unique name in its table.
-    - `judge`: models are ranked among those of the same judge.
+    - `judge`: the judge's name; a model is ranked only among the models of the same judge.
     - `collapsed`: the table opens on demand.
     - `charted`: the scores to chart in tables of several rows; None charts the first score.
-    - `stated`: further scores by which the headline names the leader.
-    - `ranked`: report which models are tied by the first score.
+    - `stated`: the scores, beside the first, for which the headline names the leader.
+    - `ranked`: True if the table shows the models' ranks by the first score.
     """
 
     key: str
@@ -100,8 +100,8 @@ class LeaderboardRow(Struct, frozen=True):
 class LeaderboardCell(Aggregate, frozen=True, kw_only=True):
     """A score with its 95 % interval over groups, and its paired difference from the baseline row, if there is one.
 
-    `partly` is "2 of 3" if parts of the score are missing, else "". `infinite` scores have no value, because they are 1
-    divided by 0.
+    `partly` is "2 of 3" if parts of the score are missing, else "". `infinite` is True for 1 divided by 0; `value` is
+    None then.
     """
 
     interval: Interval | None
@@ -151,7 +151,11 @@ def scores_by_part(verdicts: Scores, parts: Mapping[str, Groups], scale: Scale) 
 
 
 def aggregate_of(score: Score) -> Aggregate:
-    """Return a score's value, counts and range. The range of an inverse score is None."""
+    """Return the Aggregate of a score: its value, its numbers of verdicts, and its range with missing verdicts.
+
+    Counts and range are those in `score.counts`, if given. Otherwise an inverse score has no range (None). Its value is
+    None if the sum of its parts is 0.
+    """
     total = combine([(part.weight, mean(part.verdicts, part.asked, part.scale)) for part in score.parts])
     if score.inverse:
         total = replace(total, value=1 / total.value if total.value else None, low=None, high=None)
@@ -161,7 +165,10 @@ def aggregate_of(score: Score) -> Aggregate:
 
 
 class _Sums:
-    """The values of a table's scores, by sums over groups, on the same resamples of the groups of all requests."""
+    """The scores of a table, computed in the sample and in each bootstrap resample.
+
+    All scores use the same resamples, which are drawn from the groups of all requests in the table.
+    """
 
     def __init__(self, entries: Sequence[LeaderboardRow]) -> None:
         parts = [part for entry in entries for score in entry.scores.values() for part in score.parts]
@@ -225,10 +232,10 @@ def standings(entries: Sequence[LeaderboardRow], baseline: str | None = None) ->
 
 
 def ranks(entries: Sequence[LeaderboardRow], column: str) -> Places:
-    """Return the possible places of each model among the models of its judge, by the score in `column`.
+    """Return the possible places of each row among the rows of the same judge, by the score in `column`.
 
-    There are no places for a judge with several rows of one model, for rows that stand apart, and for scores that lack
-    some of their parts.
+    Places are left out for a judge with several rows of one model, for rows that stand apart (`LeaderboardRow.apart`),
+    and for scores that lack some of their parts.
     """
     sums = _Sums(entries)
     places = Places()
@@ -286,8 +293,8 @@ def _build_cell(sums: _Sums, score: Score, values: Floats, base: Score | None) -
 def _estimate_interval(sums: _Sums, scores: Sequence[Score], values: Floats) -> Interval | None:
     """Return the interval of a score, or of the mean of several models' scores; None if there are too few groups.
 
-    `values`: the value of the sample, then of each resample. A plain mean is treated as a share of its scale, so it has
-    an interval even if it is at one end in every resample.
+    `values`: the value in the sample, then in each resample. A plain mean is treated as a share of its scale, so that
+    its interval has a width even if every resample is at one end of the scale (`Bootstrap.interval`).
     """
     score = scores[0]
     groups = _count_groups(part for model_score in scores for part in model_score.parts)

@@ -24,7 +24,7 @@ K, BASE, SCALE, INITIAL = 4.0, 10.0, 400.0, 1000.0
 scale, with INITIAL as the mean of all models."""
 
 SHUFFLES, RESAMPLES = 100, 500
-"""Random orders behind an Elo rating, and resamples behind the intervals."""
+"""Number of random orders that an Elo rating is averaged over, and number of resamples for the intervals."""
 
 NEWTON_STEPS = 200
 PRECISE = 1e-9
@@ -82,9 +82,9 @@ class _Games:
         self.failed = len(battles) - len(judged)
 
     def ratings(self, points: Floats, drawn: Floats, unrated: Mapping[str, str] = {}) -> Ratings:
-        """Build Ratings from the points in the sample, shape (m,), and in each resample, shape (m, R).
+        """Build Ratings from the points in the sample, shape (m,), and in each resample (`drawn`), shape (m, R).
 
-        Undefined points are NaN. Both leave out the `unrated` models (model -> reason) and otherwise follow the order
+        Undefined points are NaN. Both arrays lack the `unrated` models (model -> reason) and otherwise follow the order
         of `models`.
         """
         rated = [model for model in self.models if model not in unrated]
@@ -147,8 +147,8 @@ def mean_elo(battles: Sequence[Battle]) -> Ratings:
 def _play_battles(games: _Games, counts: Floats, random: np.random.Generator) -> Floats:
     """Return ratings, shape (m, R), after the battles in R random orders.
 
-    `counts`, shape (G, R), is how often each group was drawn. A battle drawn twice counts double in its place, like
-    two in a row up to a term of K / SCALE.
+    `counts`, shape (G, R): how often each group was drawn in each resample. A battle that was drawn twice changes the
+    ratings by twice as much. Playing it twice in a row would differ only by a term of relative size K / SCALE.
     """
     # Sorted first, so that the order of the file cannot influence the random orders.
     by_outcome = np.lexsort((games.draws.member, games.score, games.second, games.first))
@@ -236,7 +236,7 @@ def _count_wins(counts: Floats, models: int) -> Floats:
 
 
 def _find_unbeaten(wins: Floats) -> list[int]:
-    """Return a set of models without a loss or tie against all others, or an empty list if there is none.
+    """Return the numbers of a set of models that never lost to or tied with a model outside it; [] without such a set.
 
     `wins`, shape (m, m): the wins of model i over j, ties as halves.
     """
@@ -246,7 +246,7 @@ def _find_unbeaten(wins: Floats) -> list[int]:
 
 
 def _remove_one_sided(wins: Floats) -> tuple[list[int], dict[int, str]]:
-    """Remove models that never won or tied against the rest, or never lost or tied, one after another.
+    """Remove models that never won or tied against the remaining ones, or never lost or tied, one after another.
 
     `wins`: as in `_find_unbeaten`. Return the numbers of the remaining models, and the reason for each removed one.
     """

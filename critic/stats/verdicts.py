@@ -1,7 +1,7 @@
-"""Three-way verdicts (a, tie, b), and how often two judges, or a judge and people, give the same ones.
+"""Three-way verdicts (a, tie, b), and how often two judges, or a judge and people, agree.
 
-Yes and no are a and b without ties. Every statistic depends on a sample only through counts of verdicts, so
-intervals come from resampled tables of counts. Kappa: Cohen 1960.
+Yes/no verdicts are coded as a and b, without ties. Every statistic depends on a sample only through counts of verdicts,
+so intervals come from resampled tables of counts. Kappa: Cohen 1960.
 """
 
 from collections.abc import Iterable, Sequence
@@ -76,13 +76,16 @@ def labelled(first: Codes, second: Codes) -> NDArray[np.bool_]:
 
 
 def failures(first: Codes, second: Codes) -> int:
-    """Count the items requested from both sides on which at least one failed."""
+    """Count the items that both sides were asked about and on which at least one side failed."""
     both_asked = (first != UNASKED) & (second != UNASKED)
     return int((both_asked & ~labelled(first, second)).sum())
 
 
 def kappa(counts: Floats) -> Floats:
-    """Return Cohen's kappa of r tables, shape (9, r); NaN if both sides always give the same single label."""
+    """Return Cohen's kappa of r tables, shape (r,); NaN if both sides always give the same single label.
+
+    `counts`, shape (9, r): the number of items per pair of labels, in the order of FIRST and SECOND.
+    """
     table = counts.reshape(LABELS, LABELS, -1)
     n = counts.sum(axis=0)
     chance = (table.sum(axis=0) * table.sum(axis=1)).sum(axis=0)
@@ -90,9 +93,9 @@ def kappa(counts: Floats) -> Floats:
 
 
 FIRST, SECOND = np.divmod(np.arange(LABELS**2), LABELS)
-"""The two verdicts of each of a table's nine cells.
+"""The first and the second side's label in each of a table's nine cells.
 
-EQUAL and DECIDED mark the cells of equal verdicts and without ties.
+EQUAL marks the cells with equal labels, DECIDED the cells in which neither label is a tie.
 """
 EQUAL = FIRST == SECOND
 DECIDED = (FIRST != TIE) & (SECOND != TIE)
@@ -101,9 +104,9 @@ DECIDED = (FIRST != TIE) & (SECOND != TIE)
 class VerdictAgreement(Struct, frozen=True, kw_only=True):
     """Agreement between a judge and people over the `n` items on which both have a verdict.
 
-    - `failed`, `unasked`: other items that people labelled, on which the judge failed, or for which it was not asked.
+    - `failed`, `unasked`: numbers of items that people labelled but on which the judge failed, or was not asked.
     - `accuracy`: the share (0..1) of equal verdicts, over all three labels.
-    - `decided`: the same over items on which neither says tie. `coverage`: the share of those items.
+    - `decided`: the share of equal verdicts over items on which neither says tie. `coverage`: the share of such items.
     - `kappa`: Cohen's kappa over three labels (-1..1).
     - `table`: counts of items, with a row per label of people and a column per label of the judge, in the order a, tie,
       b.
@@ -120,12 +123,15 @@ class VerdictAgreement(Struct, frozen=True, kw_only=True):
 
 
 def verdict_agreement(people: Codes, judge: Codes, group: Group, weight: Floats | None = None) -> VerdictAgreement:
-    """Return the agreement of the judge with people, two columns of codes of shape (n,), over items with both labels.
+    """Return the agreement of the judge with people over the items that both labelled.
 
-    The intervals of accuracy and kappa also span the exact one of as many trials, for kappa at the sample's chance of
-    agreeing by chance.
-    `group`: each item's resampling group. `weight`, shape (n,): 1 divided by each item's chance of being labelled; None
-    if all chances are equal.
+    `people`, `judge`: one code per item, shape (n,).
+    `group`: each item's resampling group.
+    `weight`, shape (n,): 1 divided by each item's chance of being labelled; None if all chances are equal.
+
+    The interval of accuracy is widened to contain the exact interval of a share (`Bootstrap.exact_share`), because
+    resamples of few items or few errors vary too little. The interval of kappa is widened to contain the same exact
+    interval, converted to kappa with the agreement by chance of the sample.
 
     >>> said = {"a": "a", "b": "b", "t": "tie", "f": "failed", "-": None}
     >>> people, judge = (codes(said[letter] for letter in column) for column in ("aabtabtab-t--", "aabtbtaf-af-f"))
@@ -179,7 +185,7 @@ def verdict_agreement(people: Codes, judge: Codes, group: Group, weight: Floats 
 
 
 def rows_of(part: Sequence[str]) -> dict[str, NDArray[np.intp]]:
-    """Return the row numbers of each value in `part`, largest part first, equal sizes by name.
+    """Return the row numbers (from 0) of each value in `part`, most frequent value first, equal counts by name.
 
     >>> {value: rows.tolist() for value, rows in rows_of(["zh", "en", "en"]).items()}
     {'en': [1, 2], 'zh': [0]}
