@@ -4,8 +4,9 @@ critic attack rows.jsonl --out attacked.jsonl
 critic judge attacked.jsonl --out judged.jsonl
 critic audit … --attacked judged.jsonl
 
-With --images it writes the arms that show whether the judge looks: without the image, with another question's image,
-and with one fact of the answer edited (`edits.toml`, or the row's own column `edit`, {"old": …, "new": …}).
+With --images it writes other variants of the answers (arms), which show whether the judge looks at the image: without
+the image, with another question's image, and with one fact of the answer edited (as `edits.toml` says, or the row's
+column `edit`, {"old": …, "new": …}).
 """
 
 from collections import Counter
@@ -29,9 +30,9 @@ PROMPT = "pointwise"
 
 
 def read_layout(prompt: Prompt) -> PromptLayout:
-    """Return a prompt's headings (lines that start with "#") and the form of its verdict.
+    """Return a prompt's headings (lines that start with "#") and an example of its verdict.
 
-    Attacks imitate these, and so follow the prompt if it changes.
+    Attacks imitate both. They are read from the prompt, so that attacks follow a change of the prompt.
     """
     placeholder = Question(id="", group="", task="", lang=prompt.language, prompt="-", reference="-")
     lines = render(prompt, of_response(Response(id="", question=placeholder, text="-")))[0]["content"].splitlines()
@@ -103,7 +104,7 @@ def draw(loaded: human_scored.Loaded, usable: Sequence[int], limit: int) -> list
 
 
 def _lines(loaded: human_scored.Loaded, drawn: Sequence[int]) -> Iterator[dict[str, Any]]:
-    """Yield each sampled answer unchanged, with the harmless control, and with every attack.
+    """Yield the rows to write: each sampled answer unchanged, with the harmless control, and with every attack.
 
     `drawn`: numbers of the sampled rows.
     """

@@ -43,8 +43,8 @@ Files = Mapping[str, Source]
 """The file of each scorer, by the scorer's name."""
 
 Tables = Mapping[str, tuple[Source, Files]]
-"""By sample: the file of people's scores, and the judges' files. A file of judgments holds both, and has no judges'
-files."""
+"""By name of the sample: the file of people's scores, and the judges' files. A file of judgments holds both kinds of
+scores; its judges' files are {}."""
 
 _MANY: dict[tables.Kind, str] = {"preference": "preferences", "yes or no": "verdicts of yes or no"}
 _GATED: dict[tables.Kind, Sequence[str]] = {"score": (), "preference": gate.PREFERENCES, "yes or no": gate.YES_OR_NO}
@@ -99,7 +99,8 @@ class AuditOptions(Struct, frozen=True, kw_only=True):
     def prepare(self, judges: Sequence[Source], judgments: Iterable[Judgment | None]) -> HowJudged | None:
         """Create the output folder, and return how the first judge was run, or None if no certificate is to be written.
 
-        `judges`: the file of each sample's judge. `judgments`: those of the first. Call it before long computations.
+        `judges`: the file of each sample's judge. `judgments`: the judgments of the first judge. Call this method
+        before long computations.
         Raises UsageError if the judge cannot be certified, or if a log names another judge than the certificate.
         """
         # A tool's log does not say how its judge was asked, so it gets no certificate, but is held to one.
@@ -208,9 +209,10 @@ def _find_sources(
 
 
 def _read_samples(sources: Tables, use_folds: bool) -> list[tuple[RatedSample, Files]]:
-    """Read the samples of scores, each with its files by scorer.
+    """Read the samples of scores, and return each with its files by scorer. `use_folds`: as in `check_unseen`.
 
-    Raises UsageError if there are none, or as `check_unseen` does (`use_folds`).
+    Raises UsageError if there is no sample, if rows are copies made by `critic attack`, if `use_folds` is set but no
+    judge was recalibrated, and as `check_unseen` does.
     """
     from eval_agreement.reading.loaders import read_judgments, read_scores  # noqa: PLC0415 - pandas: keeps --help fast
 
@@ -374,9 +376,9 @@ def _audit_labels(
 
 
 def _then_and_now(files: Mapping[str, Path], options: AuditOptions, given: TableOptions) -> Files:
-    """Return the files of two judges, the earlier one first. It is named "then" if --since is given.
+    """Return the files of two judges by name, the earlier judge first. With --since its name is "then".
 
-    `files`: files named as arguments; if there are none, the later judge is the one of --judge.
+    `files`: files named as arguments; if there are none, --judge names the later judge.
     Raises UsageError unless exactly one of --since and --exchange is given, and exactly one later judge.
     """
     since, exchange = options.since, options.exchange
@@ -396,8 +398,8 @@ def _then_and_now(files: Mapping[str, Path], options: AuditOptions, given: Table
 def _audit_two_judges(files: Files, options: AuditOptions) -> int:
     """Compare two judges without people's labels, and return the exit code.
 
-    `files`: the earlier and the later judge's file, by name. If the earlier name is "then", the code is 1 if the judge
-    changed.
+    `files`: the earlier and the later judge's file, by name. If the earlier name is "then" (--since), a change is
+    measured, and the code is 1 unless it `holds` (`Change`). Otherwise scores are converted, and the code is 0.
     """
     from eval_agreement.reading.loaders import read_two_judges  # noqa: PLC0415 - pandas: keeps --help fast
 
@@ -423,7 +425,10 @@ def _audit_two_judges(files: Files, options: AuditOptions) -> int:
 
 
 def _routing_notes(files: Files) -> list[str]:
-    """Return a note if the endpoint now answers with another model, a possible reason for a change; else no note."""
+    """Return a list with one note if the endpoint now answers with another model than before (--since), else [].
+
+    Another model is a possible reason for a change of the scores.
+    """
     before, name = files
     was, now = (jsonl.facts(source.path).get("answered_by", []) for source in files.values())
     if before != "then" or not was or not now or was == now:
@@ -443,10 +448,11 @@ def _write(
     labels: Sequence[tuple[str, float]] = (),
     **page: Any,
 ) -> int:
-    """Write the results, print them and the gate's, and return the exit code.
+    """Write the results, print them and the outcomes of the gate, and return the exit code.
 
     - content: values of summary.json. printed: lines for the terminal.
-    - certificate: without the number of the audit; None if none is wanted. outcomes: results of the gate.
+    - certificate: the certificate to write, to which the number of the audit is added; None if none is wanted.
+    - outcomes: results of the gate.
     - agreements: the judge's agreement by sample; items that it was not asked about count as failed.
     - findings: by sample, for the answers on the page. labels: id and label of each labelled answer, for the ledger.
     - page: title, verdicts (sentences by sample), sections and about, as `report.write` takes them.

@@ -4,8 +4,8 @@ critic doctor mine.csv
 critic doctor runs/judge
 critic doctor http://127.0.0.1:8000/v1
 
-`doctor.toml` lists what critic reads, and is where a kind is added. READERS let the readers of the other commands say
-what they find or refuse.
+`doctor.toml` lists the kinds of files, folders and servers that critic reads; a new kind is added there. READERS calls
+the readers of the other commands, and reports what they find or refuse.
 """
 
 import os
@@ -28,7 +28,7 @@ from eval_agreement.sentences import say, texts_of
 
 
 def _fits(kind: Mapping[str, Any], path: Path, columns: Set[str]) -> bool:
-    """Return True if a path is of a kind of `doctor.toml`. `columns`: those of its first row, if it is a table."""
+    """Return True if a path is of a kind of `doctor.toml`. `columns`: columns of its first row; empty without one."""
     file = tables.split_sheet(path)[0]
     is_there = any(any(path.glob(pattern)) for pattern in kind["has"]) if "has" in kind else file.is_file()
     is_named = jsonl.suffix(file) in kind.get("suffix", [jsonl.suffix(file)])
@@ -36,13 +36,13 @@ def _fits(kind: Mapping[str, Any], path: Path, columns: Set[str]) -> bool:
 
 
 def _look_at_scores(path: Path) -> list[str]:
-    """Return the kind of verdicts in a table, and what `critic audit` takes its columns for."""
+    """Return the kind of verdicts in a file, then lines on what `critic audit` takes its columns for."""
     kind, people, _ = inputs.find_sources([path], TableOptions()) or ("score", Source(path), {})
     return [kind, *people.note.splitlines()]
 
 
 def _look_at_rows(path: Path) -> list[str]:
-    """Return how many rows `critic judge` and `critic train` read, and why others are left out."""
+    """Return a line on how many rows `critic judge` and `critic train` read, and why others are left out."""
     # The reader of scores has said by now which columns it took.
     with redirect_stderr(StringIO()):
         loaded = human_scored.load(path, pictures=True, unlabelled=True)
@@ -52,9 +52,9 @@ def _look_at_rows(path: Path) -> list[str]:
 
 
 def _look_at_folder(folder: Path) -> list[str]:
-    """Return lines on a judge in a folder. Raises UsageError if files are missing.
+    """Return lines on a judge in a folder, with its certificate if that is in the folder or beside the folder.
 
-    Its certificate is looked for in the folder and beside it.
+    Raises UsageError if files of the judge are missing.
     """
     facts = identity.read_notes(folder)
     if lost := [file for file in facts.get("weights", {}) if not (folder / file).is_file()]:
@@ -66,7 +66,10 @@ def _look_at_folder(folder: Path) -> list[str]:
 
 
 def _look_at_server(url: str) -> list[str]:
-    """Return lines on the model URL#MODEL of a server (default: its first), and on the models that it offers."""
+    """Return lines on one model of a server, and on all models that the server offers.
+
+    `url`: URL#MODEL; without #MODEL the server's first model.
+    """
     place, _, model = url.partition("#")
     server = OpenAIBackend(place, api_key=os.environ.get("OPENAI_API_KEY"), attempts=1)
     served = server.choose(model or None)
@@ -84,16 +87,18 @@ READERS: dict[str, Callable[[Any], list[str]]] = {
     "scores of a judge": lambda path: result_formats.scores_of_judge(Source(path)).note.splitlines(),
     "server": _look_at_server,
 }
-"""Functions that return lines on a path or URL, [] if it is none of theirs, or raise what is wrong with it."""
+"""Functions that return lines on a path or URL, by name. A function returns [] if the path is not of its kind, and
+raises an error that says what is wrong with it."""
 
 _LONGEST = 6
-"""Most lines that one reader says, of the ten on a file."""
+"""Most lines that one reader may print. A report has about ten lines."""
 
 
 def _read(alternatives: Mapping[str, str], place: Path | str) -> tuple[list[str], str]:
-    """Return what the first of several readers says, or why none can read `place`, and its next command ("": none).
+    """Return the lines of the first reader that can read `place`, and the next command to run.
 
-    `alternatives`: next commands by reader.
+    If an earlier reader failed, its error comes first. If no reader can read `place`, the lines are the errors of all
+    readers, and the command is "". `alternatives`: the next command of each reader, by the reader's name.
     """
     said = list[str]()
     for name, command in alternatives.items():

@@ -1,6 +1,6 @@
-"""The tables of measures of an audit: of scores, and of preferences or yes/no verdicts.
+"""The measures of an audit in two tables: those of scores, and those of preferences and yes/no verdicts.
 
-To add a measure, add an entry to its table, and the heading of its section to `sections.toml` if it is new.
+To add a measure, add an entry to its table. If its section of the page is new, add that to `sections.toml`.
 """
 
 from msgspec import to_builtins
@@ -49,8 +49,8 @@ MEASURES: dict[str, Measure[RatedSample]] = {
     "plan": Measure(find=plan_labels, section="corrected", draw=scores.draw_plan),
     "models": Measure(find=compare_models, section="models", draw=scores.draw_models),
 }
-"""Every measure of a sample of scores, by the name of its finding. `find` gets all answers; `sample.labelled` leaves
-out those without a label."""
+"""Every measure of a sample of scores, by the name of its finding. `find` gets the whole sample; `sample.labelled`
+leaves out answers without a label."""
 
 PREFERENCE_MEASURES: dict[str, Measure[verdicts.Preferences]] = {
     # Only the decision reads it, so that summary.json leaves it out.
@@ -68,11 +68,14 @@ PREFERENCE_MEASURES: dict[str, Measure[verdicts.Preferences]] = {
     "differences": Measure(find=verdicts.compare_verdicts, section="differences", draw=preferences.draw_differences),
     "by": Measure(find=verdicts.break_down_verdicts, section="kinds", draw=preferences.draw_kinds),
 }
-"""Every measure of a sample of preferences, by the name of its finding."""
+"""Every measure of a sample of preferences or yes/no verdicts, by the name of its finding."""
 
 
 def preference_sections(name: str, findings: Findings[verdicts.Preferences], gate: Part | None = None) -> list[Section]:
-    """Build the sections of the page on one sample. `gate`: the gate's part, or None."""
+    """Build the sections of the page on a sample of preferences or yes/no verdicts.
+
+    `name`: the sample's name. `gate`: the sentences on the gate, or None.
+    """
     parts = draw_parts({name: findings}, PREFERENCE_MEASURES)
     parts["gate"] = [gate or Part()]
     things, thing = "pairs of answers", "pair"

@@ -40,7 +40,8 @@ STRICT_RANGES: tuple[Range, ...] = ((1, 1), (2, 2), (3, 3), (4, 5), (6, 6), (7, 
 _DUST = 1e-9
 
 RARE, RARE_SHARE = 10, 0.2
-"""Errors are rare if fewer groups than RARE, and a smaller share of them, have a mean error above the sample's."""
+"""Errors are rare if only a few groups have a mean error above that of the sample: fewer than RARE groups, and less
+than the share RARE_SHARE (0..1) of all groups."""
 
 
 class Metric(Struct, frozen=True, kw_only=True):
@@ -49,7 +50,7 @@ class Metric(Struct, frozen=True, kw_only=True):
     - of: compute the metric of R samples from their sums, (R,), NaN if undefined.
     - exact: compute the exact value on one sample, for a metric whose `of` uses a coarse table; None otherwise.
     - share: True if values lie in 0..1. null: the value without any agreement, or None if there is no such value.
-    - note: explanation for readers, which also covers following metrics without a note.
+    - note: explanation for readers. It also covers the following metrics, if these have no note.
     """
 
     name: str
@@ -215,9 +216,10 @@ def measured(human: Scores, judge: Scores, group: Group, weight: Floats | None =
 
     `group`: the question of each row, or any other cluster. `weight` (n,): 1 / chance of being labelled. With it,
     values and intervals estimate those of all rows, labelled or not (Hájek 1971).
-    If errors are rare, the interval also spans Student's, with as many degrees of freedom as groups hold the errors.
-    A metric has no interval if it is undefined in more than a tenth of the resamples, if it is the same in all, or with
-    fewer than FEWEST_GROUPS groups. Raises ValueError as `agreement` does.
+    If errors are rare (RARE), the interval is widened to include Student's t interval, whose degrees of freedom are the
+    number of groups that hold the errors.
+    A metric has no interval if it is undefined in more than a tenth of the resamples, if all resamples have the same
+    value, or with fewer than FEWEST_GROUPS groups. Raises ValueError as `agreement` does.
     """
     people, judged = on_scale(human, "human"), on_scale(judge, "judge")
     for things, column in (("judge scores", judge), ("groups", group)):
@@ -249,9 +251,9 @@ def measured(human: Scores, judge: Scores, group: Group, weight: Floats | None =
 
 
 def _count_rare(error: Floats, member: Indices) -> int | None:
-    """Return the number of groups that hold most errors if they are few (RARE, RARE_SHARE), else None.
+    """Return the number of groups whose mean error is above the sample's if errors are rare (RARE), else None.
 
-    `error`: of each row, (n,). `member`: number of each row's group, from 0.
+    `error`: absolute error of each row, (n,). `member`: number of each row's group, (n,), from 0.
     """
     sizes = np.bincount(member)
     count = int((np.bincount(member, error) > sizes * error.mean() + _DUST).sum())
@@ -264,7 +266,7 @@ def mean_estimate(
     """Estimate the mean of `values` (n,), ignoring NaN, by a bootstrap over the groups that have a value.
 
     The mean of a mask is the share (0..1) of its true entries. `group`, `weight` (n,): group and weight of each value.
-    `share`, `null`: as in `Bootstrap.estimate`.
+    `share`: True if values lie in 0..1. `null`: the mean to test against; None for no test.
 
     >>> mean_estimate(np.array([1.0, 2.0, np.nan, 6.0]), group=["a", "a", "b", "c"]).value
     3.0
@@ -295,9 +297,9 @@ def _no_correlation(human: Floats, judge: Floats) -> str:
 
 
 def _varying(estimate: Estimate) -> Estimate:
-    """Remove the interval if all resamples have the same value.
+    """Return the estimate, without its interval if all resamples have the same value.
 
-    A judge that was never wrong here may still be wrong elsewhere.
+    An interval without width would claim too much: a judge that was never wrong here may be wrong elsewhere.
     """
     if estimate.interval is None or estimate.interval[1] - estimate.interval[0] >= _DUST:
         return estimate
@@ -307,10 +309,11 @@ def _varying(estimate: Estimate) -> Estimate:
 def resampled(
     human: Floats, judges: Sequence[Floats], draws: Bootstrap, weight: Floats | None = None
 ) -> list[dict[str, Floats]]:
-    """Compute every metric of each judge on the sample and its resamples, (1 + resamples,), by name; NaN if undefined.
+    """Compute every metric of each judge on the sample and on its resamples.
 
-    The sample comes first. Scores and `weight` (n,) have one entry per row of `draws`. All judges have the same
-    resamples, so that the difference of two judges is paired.
+    Returns one dictionary per judge: the values by name of the metric, (1 + resamples,), the sample's first, NaN if
+    undefined. Scores and `weight` (n,) have one entry per row of `draws`. All judges have the same resamples, so that
+    the difference of two judges is paired.
     """
     # Rows with the same scores of all judges are summed once.
     first, cell = distinct(human, *judges)

@@ -1,8 +1,8 @@
 """Agreement metrics as functions of sums over pairs of scores, for a sample and all its resamples at once.
 
 Mean error, moments and shares are means of a function of both scores. Rank correlations are computed from a table that
-counts each pair of values. If a side has too many values for the table, neighbouring values share a row or column. The
-deviations of the resamples from the sample are then added to the sample's exact value.
+counts each pair of values. If people or the judge use too many different values for the table, neighbouring values
+share a row or column. The deviations of the resamples from the sample are then added to the sample's exact value.
 """
 
 from collections.abc import Callable
@@ -22,14 +22,15 @@ OfPairs = Callable[[Floats, Floats], Floats]
 _DUST = 1e-9
 
 _CELLS, _SIDE = 1024, 32
-"""Largest number of cells in a table of counts; number of values kept on each side if both have many."""
+"""Largest number of cells in a table of counts; number of rows and of columns if people and judge use many values."""
 
 
 class Cells:
-    """A sample of pairs of scores, grouped into C cells of rows with the same scores on both sides.
+    """A sample of pairs of scores (human, judge), grouped into C cells: the rows with the same pair are one cell.
 
     `human`, `judge` (C,): the scores of each cell. `by_unit` (C, U): number of the cell's rows in each of U resampling
-    units. `once` (U, 1): draw counts that take every unit once, which is the sample itself.
+    units (groups). `once` (U, 1): draw counts that take every unit once, which is the sample itself. The arguments have
+    the same meaning, but may hold a pair in several rows.
     """
 
     def __init__(self, human: Floats, judge: Floats, by_unit: Any, once: Floats) -> None:
@@ -87,7 +88,7 @@ def _added_up(target: Ranks, targets: int) -> Any:
 
 
 class PairSums:
-    """Sums over R samples of pairs, none empty.
+    """Sums over the pairs of R samples: resamples, or the sample itself. No sample is empty.
 
     `drawn` (U, R): how often each resampling unit of `cells` occurs in each sample.
     """
@@ -133,9 +134,10 @@ class PairSums:
 
     @cached_property
     def within(self) -> Floats:
-        """Sums over each sample of deviations from the unit's mean: human squared, judge squared, products, (3, R).
+        """Three sums over each sample, (3, R): squared human deviations, squared judge deviations, and their products.
 
-        They are 0 if there is one unit, in which deviations are those from the sample's mean.
+        A deviation is a score minus the mean score of its resampling unit. With a single unit the sums of squares are
+        0, because its deviations are those from the sample's mean.
         """
         size = np.asarray(self._cells.by_unit.sum(axis=0))
         human, judge, *products = (self._cells.column(of) for of in self._cells.centred)
@@ -180,7 +182,8 @@ def spearman(sums: PairSums) -> Floats:
 def kendall(sums: PairSums) -> Floats:
     """Compute Kendall's tau-b of each sample from its table, (R,) (Kendall 1945).
 
-    It is the number of concordant minus discordant pairs, divided by the square root of the product of untied pairs.
+    It is the number of concordant minus discordant pairs, divided by the geometric mean of the number of pairs with
+    different human scores and the number of pairs with different judge scores.
     """
     balance, lead = np.zeros(len(sums.size)), np.zeros_like(sums.margins[1])
     for row in sums.table:
@@ -208,8 +211,8 @@ def exact_spearman(cells: Cells) -> float:
 def exact_kendall(cells: Cells) -> float:
     """Compute Kendall's tau-b of a sample without a coarse table, also of weighted rows. Both sides must vary.
 
-    A pair counts by the product of its weights. Discordant pairs are inversions of the judge's ranks in the order of
-    people's. Two ranks are compared at the highest bit in which they differ, so that each bit takes one pass.
+    A pair of rows counts by the product of their weights. Discordant pairs are inversions of the judge's ranks in the
+    order of people's. Two ranks are compared at the highest bit in which they differ, so that each bit takes one pass.
     """
     human, judge = cells.ranks
     order = np.lexsort((judge, human))
@@ -230,10 +233,11 @@ def exact_kendall(cells: Cells) -> float:
 
 
 def around(exact: float, values: Floats) -> Floats:
-    """Shift the values of a correlation from a coarse table, the sample first, so that the sample's value is `exact`.
+    """Correct a correlation that was computed from a coarse table, so that the sample's value is `exact`.
 
-    Coarse ties raise a correlation, and its standard error is proportional to 1 - r² (Fisher 1915). Deviations from the
-    sample are widened in this proportion.
+    `values` (1 + resamples,): the sample's value, then the resamples'. Coarse ties raise a correlation r, and its
+    standard error is proportional to 1 - r² (Fisher 1915). The resamples' deviations from the sample are therefore
+    widened in this proportion.
 
     >>> around(0.5, np.array([0.5, 0.6, 0.4])).round(2).tolist()
     [0.5, 0.6, 0.4]

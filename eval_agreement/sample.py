@@ -65,7 +65,7 @@ class AuditRequest(Struct, frozen=True, kw_only=True):
 
 
 class AuditSample(Struct, frozen=True, kw_only=True, eq=False, dict=True):
-    """n items with verdicts by people and by one or several judges, whatever the kind of verdict.
+    """n items with verdicts by people and by one or several judges. Subclasses hold scores or other verdicts.
 
     - group: name of the question or image that items share; None for a group of its own.
     - judges: each judge's verdicts by name, (n, …). The first judge is under audit.
@@ -99,8 +99,9 @@ class RatedSample(AuditSample, frozen=True, kw_only=True):
     """n answers with scores by people and by judges, all on 1..10; NaN if a judgment failed.
 
     - human: mean of the `raters`, (n,); NaN if nobody scored the answer.
+    - raters: each answer's human scores by rater; empty if single raters are unknown.
     - length: characters, (n,).
-    - probability: chance of each labelled row to be labelled, (n,); None if it is the same for all.
+    - probability: chance with which each labelled row was labelled, (n,); None if it is the same for all.
     - criterion: the criterion scored; None for overall scores.
     """
 
@@ -158,9 +159,9 @@ class RatedSample(AuditSample, frozen=True, kw_only=True):
 
     @cached_property
     def judged(self) -> "RatedSample":
-        """The sample with only the answers that the judge under audit scored, with its scores and people's `on_scale`.
+        """The sample with only the answers that the judge under audit scored, and without other judges.
 
-        Raises ValueError for a score outside 1..10.
+        Scores are checked and rounded by `on_scale`. Raises ValueError for a score outside 1..10.
         """
         rows = self.rows(~np.isnan(self.scores))
         scores = {self.judge: on_scale(rows.scores, "judge")}

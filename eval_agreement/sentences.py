@@ -1,4 +1,4 @@
-"""Access to the package's tables of texts: the sentences of audits (`sentences.toml`) and other .toml files."""
+"""Load the package's texts: the sentences of audits (`sentences.toml`) and other .toml files."""
 
 import tomllib
 from functools import cache
@@ -12,7 +12,10 @@ from critic.stats.estimate import Estimate, Interval
 
 
 def within(bounds: str) -> str:
-    """Wrap formatted bounds for a sentence, as in "0.1 to 0.3" to " (95 % interval 0.1 to 0.3)"; return "" if empty."""
+    """Put the formatted bounds of an interval in brackets: "0.1 to 0.3" becomes " (95 % interval 0.1 to 0.3)".
+
+    An empty text stays empty.
+    """
     return f" (95 % interval {bounds})" if bounds else ""
 
 
@@ -31,7 +34,7 @@ def quote_share(estimate: Estimate) -> str:
 
 
 def signed(bounds: Interval | None) -> str:
-    """Format the interval of an effect with the signs of its ends, as in " [-2.00, +1.00]"; return "" for None."""
+    """Format the interval of an effect, with a sign before each end, as in " [-2.00, +1.00]"; return "" for None."""
     return " [{:+.2f}, {:+.2f}]".format(*bounds) if bounds else ""
 
 

@@ -1,9 +1,9 @@
 """Write items for raters elsewhere and read their labels back, and export labels for training and the audit.
 
-Other programs are Label Studio, Potato, and sheets without a program. Files are as blind as the page: items have
-numbers, models and paths stay here, and sides are exchanged by a hash (of rater and item in a rater's own sheet, else
-of the item). `--to xlsx` is the shuffled sheet of AlignMMBench A.6.2. Labels are exported as human-scored rows, and as
-tables of preferences and verdicts.
+Items can be labelled in Label Studio, in Potato, and in sheets without a program. Files do not reveal models, as the
+page does not: items are numbered, names of models and paths are left out, and sides are exchanged by a hash (of rater
+and item in a rater's own sheet, else of the item). `--to xlsx` is the shuffled sheet of AlignMMBench A.6.2. Labels are
+exported as human-scored rows, and as tables of preferences and verdicts.
 """
 
 import codecs
@@ -99,8 +99,10 @@ def _build_cells(item: LabelItem, number: int, folder: Path, form: str, images: 
 
 
 def _list_texts(opened: RaterTask) -> dict[str, str]:
-    """Return the shown texts of a rater's item by column (`question`, `answer A`, `answer 2 B`). The history is one
-    text."""
+    """Return the texts that a rater sees of an item, by column (`question`, `answer A`, `answer 2 B`).
+
+    Earlier turns are one text, in the column `history`.
+    """
     columns: dict[str, list[str]] = defaultdict(list)
     for part in opened.parts:
         if part.kind in ("user", "assistant"):
@@ -198,7 +200,7 @@ def _normalise_heading(text: str) -> str:
 
 
 _is_choice = re.compile(r"choice_\d+").fullmatch
-"""Match the name choice_N of a control that answers question N, from 1."""
+"""Match choice_N, the name of a form's control that answers question N, from 1."""
 
 
 def take(store: Store, path: Path) -> str:
@@ -283,14 +285,14 @@ def _flatten_label_studio(task: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 def _read_label(
     store: Store, scheme: Scheme, items: Mapping[int, LabelItem], location: str, row: Mapping[str, Any]
 ) -> Iterator[RaterTask]:
-    """Yield the label in a row, if it is filled in, as the rater's task with its verdict.
+    """Yield the label in a row as the rater's task with its verdict; nothing if the row is not filled in.
 
-    A sheet's row names its task. A row of another program names an item and a rater, whose task has the number 0: it
-    may not exist yet.
+    A sheet's row names its task. A row of another program names an item and a rater; the task yielded has the number 0,
+    because the store may not have this task yet.
 
     `items`: all items of the store by number.
-    Raises UsageError for an unknown task, item or choice, a question without an answer, or if a text in the row is not
-    the item's, because the label then belongs to another plan.
+    Raises UsageError for an unknown task, item or choice, a question without an answer, or if a text in the row differs
+    from the item's, because the label then belongs to another plan.
     """
     cells = {_normalise_heading(column): (tables.cell_text(cell) or "").strip() for column, cell in row.items()}
     kind = "item" if "item" in cells else _TASK
@@ -334,7 +336,7 @@ def _check_texts(location: str, opened: RaterTask, cells: Mapping[str, str]) -> 
 
 
 def _build_task(item: LabelItem, number: int, rater: str | None = None) -> RaterTask:
-    """Build the task of an item that is labelled in another program, where all raters see its sides alike."""
+    """Build the task of an item that is labelled in another program, where all raters see the same side first."""
     rater = rater or "label-studio"
     return RaterTask(0, rater, number, item, role="item", swapped=is_swapped("", item.id))
 
@@ -378,9 +380,10 @@ def export(store: Store, path: Path) -> int:
 
 
 def _apply_edits(item: LabelItem, edits: Sequence[dict[str, Any]], benchmark: str | None) -> LabelItem:
-    """Return the item with the raters' corrections applied to its source row; their history becomes the row's `edits`.
+    """Return the item with the raters' corrections applied to its source row.
 
-    `benchmark`: name of the benchmark that the row belongs to, or None.
+    `edits`: the corrections as `Store.edits` returns them; they become the row's column `edits`. `benchmark`: name of
+    the benchmark that the row belongs to, or None.
     """
     row = item.row | ({"edits": edits} if edits else {})
     for name in {edit["field"] for edit in edits}:
@@ -398,7 +401,7 @@ def _build_label_line(label: RaterTask) -> dict[str, Any]:
 
 
 def _list_source_rows(scheme: Scheme, labels: Sequence[RaterTask]) -> Iterator[dict[str, Any]]:
-    """Yield the item's source row with people's scores added, or nothing if no rater answered its checklist.
+    """Yield the item's source row with people's scores added; nothing if it has a checklist that no rater answered.
 
     `labels`: all labels of one item.
     """
@@ -443,7 +446,7 @@ def _print_preferred(lines: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _score_ratings(scheme: Scheme, choices: Mapping[str, Sequence[str]], labels: Sequence[RaterTask]) -> dict[str, Any]:
-    """Return the score fields of a row: the mean overall rating, each criterion's mean, and the raters' own ratings.
+    """Return the score fields of a row: mean overall rating, each criterion's mean, and each rater's overall rating.
 
     `choices`: the raters' ratings by question key.
     """
@@ -456,8 +459,8 @@ def _score_ratings(scheme: Scheme, choices: Mapping[str, Sequence[str]], labels:
 def _score_checks(scheme: Scheme, choices: Mapping[str, Sequence[str]], labels: Sequence[RaterTask]) -> dict[str, Any]:
     """Return the score fields of a row with a checklist: human score (0..1), majority answers, votes, raters' scores.
 
-    The score is the share of yes among the items with a majority. If every item is tied, it is the mean of the raters'
-    own shares. It is None if nobody answered.
+    The human score is the share of yes among the checklist items with a majority. If every item is tied, it is the mean
+    of the raters' scores, which are each rater's share of yes. It is None if nobody answered.
     """
     scores = {}
     for label in labels:
@@ -476,7 +479,7 @@ def _score_checks(scheme: Scheme, choices: Mapping[str, Sequence[str]], labels: 
 def _list_audit_rows(scheme: Scheme, labels: Sequence[RaterTask]) -> Iterator[dict[str, Any]]:
     """Yield one row per label and question for the audit. `labels`: all labels of one item.
 
-    The id of a row about a turn is built from the conversation's id.
+    The id of a row about a turn is built from the conversation's id and the turn.
     """
     item = labels[0].item
     row = {"lang": item.lang, **item.row}

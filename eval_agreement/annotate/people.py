@@ -27,9 +27,9 @@ from eval_agreement.page.words import percent, points
 
 
 def number_choices(scheme: Scheme) -> dict[str, float]:
-    """Return the number that each choice stands for: a rating on 1..10, or the points (0..1) of a choice.
+    """Return the number that each choice stands for: a rating is converted to 1..10, other choices to 0..1.
 
-    Choices without an answer in them ("cannot say") have none.
+    Choices that decide nothing ("cannot say") are left out.
 
     >>> number_choices(SCHEMES["scale_5"])["2"], number_choices(SCHEMES["pairwise_forced"])
     (3.25, {'A': 1.0, 'B': 0.0})
@@ -41,11 +41,11 @@ def number_choices(scheme: Scheme) -> dict[str, float]:
 
 
 def measure_agreement(rows: Iterable[Mapping[str, Any]], scheme: Scheme) -> tuple[RaterAgreement, dict[str, Estimate]]:
-    """Measure how well raters agree: alpha of all, and each rater's share (0..1) of answers that equal another's.
+    """Measure how well raters agree: alpha over all, and how often each rater's answers equal another rater's (0..1).
 
-    `rows`: the lines of page/answers.sql. A rater with whom nobody shares a question has no share.
+    `rows`: the rows of the query page/answers.sql. A rater who shares no question with another has no share.
 
-    Thirty answers about three questions have no interval. About a question each, they have one:
+    Thirty answers about three questions have no interval. If each is about a question of its own, they have one:
 
     >>> rows = []
     >>> for item in range(30):
@@ -78,8 +78,8 @@ def measure_agreement(rows: Iterable[Mapping[str, Any]], scheme: Scheme) -> tupl
 def owner_page(store: Store, number: int | None = None, images: Images | None = None) -> str:
     """Return the owner's page as HTML without scripts or network access.
 
-    `number`: the item to show with its texts, its pictures (which `images` loads) and everybody's answers, if it has
-    any; None for the page of all raters.
+    `number`: number of an item to show with its texts, its pictures (which `images` loads) and everybody's answers;
+    None for the page of all raters. An item without answers is not shown.
     """
     facts = store.facts()
     scheme = SCHEMES[facts["scheme"]]

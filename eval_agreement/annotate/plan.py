@@ -14,7 +14,7 @@ Role = Literal["item", "repeat", "check"]
 
 
 class Task(NamedTuple):
-    """An item for a rater. `place`: position in the rater's order, 0..1. `swapped`: side B is shown as A."""
+    """An item for a rater. `item`: its id. `place`: position in the rater's order, 0..1. `swapped`: B is shown as A."""
 
     rater: str
     place: float

@@ -53,7 +53,7 @@ def read_items(
 
 
 def _read_rows(scheme: Scheme, path: Path, own: OwnColumns | None) -> Iterator[LabelItem]:
-    """Yield an item per answer, or per pair of answers to one question. Pairs are formed as in `critic judge`."""
+    """Yield an item per answer, or per pair of answers to one question, formed as in `critic judge`."""
     raw: dict[str, dict[str, Any]] = {}
 
     def read(left_out: Counter[str]) -> Iterator[Response]:
@@ -111,7 +111,7 @@ _MATERIAL: tuple[Kind, ...] = ("question", "reference", "focus")
 def _list_material(
     question: records.Question | records.ConversationTurn, kinds: Iterable[Kind], turn: int = 0
 ) -> list[ShownPart]:
-    """Return the texts of these kinds that a question has beside its answers. `turn`: its number, or 0 for none."""
+    """Return the texts of a question or turn, of these kinds, that are not answers. `turn`: its number, or 0."""
     texts: dict[Kind, str | None] = {"question": question.prompt, "checklist": "\n".join(question.checklist)}
     texts |= {"reference": question.reference, "focus": question.focus}
     return [ShownPart(kind, text, turn) for kind in kinds if (text := texts[kind])]
@@ -166,9 +166,10 @@ def _read_answered(path: Path) -> Transcripts:
 
 
 def _read_judgments(path: Path, against: Path) -> Iterator[LabelItem]:
-    """Yield an item per two judgments of one reply: the standard one in `path`, and one in `against` (ConvBench §I.2).
+    """Yield an item per pair of judgments of one reply, which raters compare (ConvBench §I.2).
 
-    They are by two judges, or one is an ablation. Judgments that failed and comparisons of two models are left out.
+    The first is the standard judgment in `path`. The second, in `against`, is by another judge or an ablation. Failed
+    judgments and comparisons of two models are left out.
     """
     theirs = defaultdict[Any, list[Judgment]](list)
     for _, line in jsonl.read(against, Judgment):
@@ -223,7 +224,7 @@ def _read_columns(scheme: Scheme, path: Path) -> Iterator[LabelItem]:
 
 
 def _read_benchmark(path: Path, name: str) -> Iterator[LabelItem]:
-    """Yield an item per conversation of the benchmark `name`, with its correctable texts and its line of the file.
+    """Yield an item per conversation of the benchmark `name`, with its texts to correct and its line of the file.
 
     Raises UsageError if the file does not have one line per conversation.
     """

@@ -19,14 +19,14 @@ from critic.records import Language
 from eval_agreement.sentences import texts_of
 
 Choices = dict[str, str]
-"""Value of a choice -> the keyboard key that selects it."""
+"""The values that raters choose from, each with the keyboard key that selects it."""
 
 OVERALL = "overall"
 """Key of the question about the whole item."""
 
 
 def exchanged(value: str, swapped: bool) -> str:
-    """Return a choice or a side with A and B exchanged if `swapped`. The same call converts back.
+    """Return a choice or a side, with A and B exchanged if `swapped`. A second call converts it back.
 
     >>> exchanged("A", True), exchanged("tie", True), exchanged("A", False)
     ('B', 'tie', 'A')
@@ -42,7 +42,7 @@ Kind = Literal[
 class ShownPart(Struct, frozen=True, omit_defaults=True):
     """A text shown to raters.
 
-    `turn`: its turn, or 0 for the whole conversation. `side`: A, B, or "" for a single side.
+    `turn`: the turn that the text belongs to, or 0 for the whole conversation. `side`: A, B, or "" for a single side.
     """
 
     kind: Kind
@@ -61,8 +61,9 @@ class ShownPart(Struct, frozen=True, omit_defaults=True):
 
 
 class Ask(Struct, frozen=True, omit_defaults=True):
-    """A question about an item. `key`: name of its answer. `text`: wording in addition to the scheme's.
+    """A question to raters about an item.
 
+    `key`: name of its answer. `text`: its wording; "" for the usual wording of the scheme.
     `turn`: the turn asked about, or 0 for the whole item.
     `longest`: most characters of a written answer, or 0 for a choice.
     `after`: KEY=CHOICE asks the question only if question KEY was answered with CHOICE; "" asks it always.
@@ -76,10 +77,10 @@ class Ask(Struct, frozen=True, omit_defaults=True):
 
 
 class LabelItem(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """An item to label. Raters see only `parts`.
+    """An item to label. Raters see its `parts`, `asks` and pictures.
 
-    The other fields stay in the database: `id`, `group` (the question, as cluster), `images` (paths) and `row` (the
-    source row).
+    These fields stay in the database: `id`, `group` (the question, as cluster), `images` (paths of the pictures) and
+    `row` (the source row).
     """
 
     lang: Language
@@ -107,7 +108,7 @@ class LabelItem(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def load_pictures(item: LabelItem, images: Images | None) -> list[Image]:
-    """Return each picture of an item. Raises UsageError if one cannot be read."""
+    """Return the pictures of an item; [] without `images`. Raises UsageError if one cannot be read."""
     with located(item.id, ImageError):
         return [] if images is None else [images.load(name) for name in item.images]
 
@@ -166,9 +167,11 @@ SCHEMES = {
 
 
 def read_choices(item: LabelItem, scheme: Scheme, replies: Mapping[str, str], swapped: bool = False) -> dict[str, str]:
-    """Check a rater's replies, and return the answers by question key, with sides in the item's own order.
+    """Check a rater's replies, and return the answers by question key.
 
-    `replies`: by question key. Questions that depend on another answer are skipped if that answer was not given.
+    `replies`: by question key; choices may be in any case. `swapped`: True if the rater saw the sides exchanged; the
+    answers returned name the item's own sides. Questions that depend on another answer are skipped if that answer was
+    not given.
     Raises ValueError if a question has no answer, or for an unknown choice or a text that is too long.
     """
     answers, choices = dict[str, str](), {choice.lower(): choice for choice in scheme.choices}

@@ -1,8 +1,8 @@
-"""Serve the page for raters, and one for the owner, from this process, without network and foreign scripts.
+"""Serve a page for raters and a page for the owner from this process, without other hosts or their scripts.
 
 A rater is known by the token of an unguessable link. Only the `parts` of an item are shown: no id, model, judge, score
 or path is in a page, a picture's address or a reply. Texts by models are escaped (Jinja), and the content security
-policy lets nothing run or load that is not this server's.
+policy allows only what this server itself delivers to run or load.
 """
 
 import secrets
@@ -31,7 +31,7 @@ from eval_agreement.sentences import texts_of
 _PAGE = Path(__file__).with_name("page")
 
 _HEADERS: dict[str, str] = texts_of("annotate/page/headers.toml")
-"""Headers of every reply: nothing runs, loads or is sent that is not this server's, and nothing is cached."""
+"""Headers of every reply. A page may run, load and send only to and from this server, and is not cached."""
 
 _CACHED = {"Cache-Control": "max-age=300"}
 _LONGEST = 100_000
@@ -51,7 +51,7 @@ class Annotation:
         self._raters = store.raters()
 
     def app(self, hosts: list[str]) -> Starlette:
-        """Return the ASGI application. It answers only requests addressed to `hosts`, against DNS rebinding."""
+        """Return the ASGI application. It answers only requests to the host names `hosts`, against DNS rebinding."""
         routes = [
             Route("/", self.show_page),
             Route("/label", self.post_label, methods=["POST"]),

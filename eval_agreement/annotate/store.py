@@ -36,8 +36,9 @@ PlannedItem = tuple[LabelItem, dict[str, str] | None]
 class RaterVerdict(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A rater's label of an item.
 
-    `choices`: answers by question key, with sides in the item's own order; empty if the item is skipped or broken.
-    `skipped`: the reason for skipping, or "". `seconds`: how long the item was in view, if known.
+    `choices`: answers by question key, with the item's sides, not those shown; empty if the item is skipped or broken.
+    `reason`: the rater's reason for the choices. `skipped`: the reason for skipping, or "". `broken`: True if the rater
+    reported the item as broken. `seconds`: how long the item was in view, None if unknown.
     `edits`: corrections as (old text, new text), by `ShownPart.field`.
     """
 
@@ -122,9 +123,9 @@ class Store(threading.local):
 
     @classmethod
     def find(cls, path: Path) -> "Store | None":
-        """Return the store at `path`, or None if the file is missing or empty. One of an earlier version is upgraded.
+        """Return the store at `path`, or None if the file is missing or empty; upgrade an older version.
 
-        Raises UsageError if the file is not a database of labels, or one of a later version.
+        Raises UsageError if the file is not a database of labels, or was made by a later version.
         """
         if not path.is_file() or not path.stat().st_size:
             return None
@@ -190,7 +191,7 @@ class Store(threading.local):
             _execute(database, "counts.sql")
 
     def _select_tasks(self, which: str, *values: Any) -> list[RaterTask]:
-        """Return the tasks that meet `which`, a condition in SQL with `values` for its question marks."""
+        """Return the tasks that meet the SQL condition `which`. `values` replace its question marks."""
         return [RaterTask(*row) for row in self._rows(f"{_read('tasks.sql')} WHERE {which}", *values)]
 
     def opened(self, task: int, rater: str | None = None) -> RaterTask:
@@ -223,7 +224,8 @@ class Store(threading.local):
         `seen`: number of the label that the page showed, 0 for none. `version`: version of the item on the page, "" for
         any.
         If the label corrects a text, all other raters label the item again.
-        Raises Stale if the newest label or the item's version is another one, and KeyError for another rater's task.
+        Raises Stale if the task's newest label is not `seen`, or the item's version not `version`. Raises KeyError for
+        another rater's task.
         """
         with self._writing() as database:
             opened = self.opened(task, rater)

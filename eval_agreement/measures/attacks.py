@@ -57,7 +57,10 @@ _template = cache(_ENVIRONMENT.from_string)
 
 
 class Attack(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """An entry of `attacks.toml`: a template per language that joins an answer and the injected text."""
+    """An entry of `attacks.toml`: a template per language (`en`, `zh`) that joins an answer and the injected text.
+
+    `aim`: what the attack is to achieve, in words. `control`: True for harmless padding.
+    """
 
     name: str
     aim: str
@@ -68,7 +71,7 @@ class Attack(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def text(self, answer: str, layout: PromptLayout) -> str:
         """Return the attacked answer, which contains `answer` unchanged.
 
-        `layout`: what to imitate of the judging prompt.
+        `layout`: the language, headings and verdict of the judging prompt, for the template.
         """
         return _template(getattr(self, layout["language"])).render(answer=answer, **layout)
 
@@ -85,13 +88,13 @@ def suite() -> dict[str, Attack]:
 
 
 Variants = dict[str, list[Judgment | None]]
-"""Judgments by the name of their attack or arm, in the order of the clean ones; None where a variant is not judged."""
+"""Judgments of variants, by name of the attack or arm, in the order of the clean answers; None if not judged."""
 
 
 def pair_variants(judgments: Sequence[Judgment], names: Iterable[str]) -> tuple[list[Judgment], Variants]:
-    """Return the judgments of clean answers, in the order of their ids, and those of their variants.
+    """Return the judgments of clean answers, in the order of their ids, and the judgments of their variants.
 
-    `names`: the attacks or arms expected. The end of an id is one of them, or CLEAN.
+    `names`: the attacks or arms expected. Each id ends in SEPARATOR and one of these names, or CLEAN.
     Raises UsageError if there are no judgments, for an unknown end, a repeated id, a variant without its clean answer,
     or for more than one judge, prompt or kind of score.
     """
@@ -131,7 +134,8 @@ class VariantEffect(Struct, frozen=True, kw_only=True):
 
     - change: mean of the variant's score minus the clean score, in points. failed: number of answers that lack one of
       the two.
-    - moved: share (0..1) of answers whose score moves by at least the threshold. denied: share left without a score.
+    - moved: share (0..1) of answers whose score moves by at least a threshold (`measure_variant`).
+    - denied: share (0..1) of the answers with a clean score whose variant has no score.
     """
 
     name: str
@@ -159,9 +163,9 @@ class Injection(Struct, frozen=True, kw_only=True):
 def measure_variant(
     name: str, aim: str, variant: Floats, clean: Floats, group: Indices, threshold: float
 ) -> VariantEffect:
-    """Measure a variant from the scores of answers with and without it, (n,) each, NaN if failed.
+    """Measure the effect of a variant from scores of the variants and of the clean answers, (n,) each, NaN if failed.
 
-    `threshold`: change in points from which a score counts as moved. A negative threshold counts falls.
+    `threshold`: smallest change, in points, that counts as moved. A negative threshold counts falls.
     """
     change = _change(variant, clean)
     estimate = mean_estimate(change, group)
@@ -231,8 +235,8 @@ ARMS = (BLIND, SWAPPED, EDITED)
 """Arms: without the image; with another question's image; with an edited fact that the image contradicts."""
 
 HIGH, NOTICED = 7.0, 1.0
-"""Human score from which an answer counts as right, so that another image or fact makes it wrong. Fall of the
-judge's score, in points, that counts as noticing this."""
+"""Smallest human score of an answer that counts as right, so that another image or fact makes it wrong. Smallest fall
+of the judge's score, in points, that shows that the judge noticed this."""
 
 _NUMBER = re.compile(
     r"^[^\w\n]*\d{1,6}(?:[.)）．](?=[^\S\n]+\S|[^\s\d])|、)|(?<![\d.,])(\d{1,6})(?![\d.,]*\d)", re.MULTILINE
@@ -252,7 +256,7 @@ class Fact(Struct):
 def _parse_edit(row_id: str, edit: Any) -> Fact | None:
     """Parse a row's column `edit`, or return None if it is empty.
 
-    Raises UsageError if it has not the fields of a Fact.
+    Raises UsageError if it does not have the fields of a Fact.
     """
     with located(f'{row_id}: edit is to be {{"old": …, "new": …}}, words of the answer', msgspec.DecodeError):
         return msgspec.json.decode(edit, type=Fact) if isinstance(edit, str) else msgspec.convert(edit, Fact | None)
@@ -261,8 +265,8 @@ def _parse_edit(row_id: str, edit: Any) -> Fact | None:
 def edit_fact(text: str, lang: str, key: str, given: Fact | None = None) -> tuple[str, str] | None:
     r"""Change one fact of a text; return the new text and the reason why it is wrong, or None if no fact is found.
 
-    `given`: the edit to make. Without it, the first word of `edits.toml` or the first number in the text is changed;
-    numbers of list items do not count.
+    `given`: the edit to make. Without it, the first word of the text that is in `edits.toml`, or its first number, is
+    changed, whichever comes first; numbers of list items do not count.
     `key`: text whose hash decides the replacement, so that every run makes the same edit.
 
     >>> edit_fact("Two red apples.", lang="en", key="row-1", given=Fact(old="red", new="green"))
@@ -274,7 +278,7 @@ def edit_fact(text: str, lang: str, key: str, given: Fact | None = None) -> tupl
     >>> edit_fact("3.\nThe end.", "en", "k")[0], edit_fact("It shows 12 %.", "en", "k")[0]
     ('4.\nThe end.', 'It shows 13 %.')
 
-    Neither a word within a word nor a list's number is a fact, nor what a given edit does not find:
+    No fact is found in parts of words, in decimals and in numbers of list items, or if the given text is missing:
 
     >>> numbered = "1. The picture shows a dog on a lawn.\n2. The dog runs."
     >>> {edit_fact(text, "en", "k") for text in ("The bride reddens.", "It costs 1.5 euros.", numbered)}
@@ -303,10 +307,11 @@ def edit_fact(text: str, lang: str, key: str, given: Fact | None = None) -> tupl
 
 
 def arms(loaded: Loaded, drawn: Sequence[int]) -> Iterator[dict[str, Any]]:
-    """Yield the arms of each sampled row (numbers in `drawn`).
+    """Yield the arms of each sampled row: variants of the row that test whether a judge looks at the image.
 
-    Each row comes unchanged and without its image (BLIND). Rows with a human score of at least HIGH also come with
-    another question's image (SWAPPED) and with an edited fact (EDITED); their reason says what is wrong.
+    Every row has two arms: unchanged (CLEAN), and without its image (BLIND). Rows with a human score of at least HIGH
+    have two more, if possible: with another question's image (SWAPPED), and with an edited fact (EDITED). If such a row
+    had a reason, the edited row's reason says what is wrong. `drawn`: numbers of the sampled rows.
     Raises UsageError if a row's column `edit` is malformed.
     """
     seen = [response.question.images for response in loaded.responses]
@@ -394,9 +399,10 @@ def looking(judgments: Sequence[Judgment]) -> Looking:
 
 
 def _describe_looking(differences: Sequence[MetricDifference], swap: Estimate, noticed: Estimate) -> str:
-    """Return a sentence that says whether the judge looks at images.
+    """Return a sentence that says whether the judge looks at images. There are two signs that it does.
 
-    It does if it agrees more with people when it sees the image, and if another image lowers its scores.
+    It agrees more with people when it sees the image (Pearson), and another image lowers its scores (`swap`).
+    `noticed`: share of edited facts that lower the score.
     """
     pearson = next((difference for difference in differences if difference.metric == "pearson"), None)
     signs = bool(pearson and pearson.side > 0) + (swap.side < 0)

@@ -1,4 +1,4 @@
-"""Trivial judges, fitted on training rows, that understand no answer: a useful judge has to beat them."""
+"""Trivial judges, which understand no answer and are fitted on training rows. A useful judge has to beat them."""
 
 import random
 from collections.abc import Sequence
@@ -57,10 +57,9 @@ def _human(responses: Sequence[Response]) -> Floats:
 
 
 def _line(x: Floats, train: Sequence[Response], feature: Floats) -> Floats:
-    """Fit a line from a feature of the training rows to human score, and return its values at `feature`.
+    """Fit a line that predicts the human score from one feature, and return its predictions, (n,), clipped to 1..10.
 
-    `x`: the feature of the training rows, shape (t,). `feature`: that of the rows to score, shape (n,). The result is
-    clipped to 1..10.
+    `x`: the feature of each training row, (t,). `feature`: the feature of each row to score, (n,).
     """
     y = _human(train)
     known = ~np.isnan(x)

@@ -24,7 +24,8 @@ from eval_agreement.sample import AuditRequest, Mask, RatedSample
 from eval_agreement.sentences import texts_of
 
 FEWEST_LABEL_GROUPS = 20
-"""Fewest groups in which a label must occur to have an offset. With fewer, bootstrap intervals are too narrow."""
+"""Fewest groups in which a label must occur to have an offset. With fewer, bootstrap intervals are too narrow. Here a
+label is a value of a property, such as the language zh."""
 
 OFFSET_PARTS = ("lang", "task", "answerer")
 """Properties whose values may have an offset."""
@@ -36,9 +37,12 @@ _SINGULAR = 1e-9
 class BiasEffect(Estimate, frozen=True, kw_only=True):
     """A bias of a judge.
 
+    - name: severity, verbosity, or for an offset the property, such as lang. label: the value of this property that the
+      offset is about, such as zh; None for other effects. about: what the number measures, in words.
     - value: the effect in `unit`, on `n` judged rows (for an offset, the rows with `label`). `failed` rows have no
       judgment.
-    - p_value: of the hypothesis that the effect is 0. It and `detectable` are Holm-corrected within a family of labels.
+    - p_value: of the hypothesis that the effect is 0. For offsets of more than two labels, it and `detectable` are
+      Holm-corrected over all labels of the property.
     - noise_explains: reliability (0..1) of human scores at or below which noise could cause the whole effect. None if
       noise cannot explain it, or if no effect is shown.
     - reading: the effect as a sentence.
@@ -54,7 +58,7 @@ class BiasEffect(Estimate, frozen=True, kw_only=True):
 
 
 class Offsets(Struct, frozen=True, kw_only=True):
-    """Offsets of a family of labels (such as languages), the most frequent label first."""
+    """Offsets of a family of labels, the values of the property `name` (such as languages), the most frequent first."""
 
     name: str
     effects: list[BiasEffect]
@@ -133,8 +137,8 @@ def offsets(name: str, sample: RatedSample) -> Offsets:
     """Measure the offset of each label of a family (the property `name`, such as language), in points.
 
     Answers without a label are left out. An offset compares the answers that have the label with all that have another
-    one, at equal human score. p-values are Holm-corrected. An offset is undefined if the label, or the rest, lies in
-    fewer than FEWEST_LABEL_GROUPS groups, or if the two have no human score in common.
+    one, at equal human score. With more than two labels, p-values are Holm-corrected. An offset is undefined if either
+    set of answers lies in fewer than FEWEST_LABEL_GROUPS groups, or if they have no human score in common.
     """
     sample = sample.rows(np.array([label is not None for label in sample.parts[name]], dtype=bool))
     labels, judged = sample.parts[name], np.array(sample.judged.parts[name], dtype=object)
@@ -151,9 +155,9 @@ def offsets(name: str, sample: RatedSample) -> Offsets:
 
 
 def _offset(sample: RatedSample, has_label: Mask, **facts: Any) -> BiasEffect:
-    """Measure the offset of one label.
+    """Measure the offset of one label, as `offsets` defines it.
 
-    `has_label`: mask of the judged answers, shape (n,). `facts`: other fields of the effect.
+    `has_label`: mask of the judged answers that have the label, (n,). `facts`: other fields of the effect.
     """
     rows, n = sample.judged, int(has_label.sum())
     for side, inside in (("with", has_label), ("without", ~has_label)):
@@ -168,7 +172,7 @@ def _offset(sample: RatedSample, has_label: Mask, **facts: Any) -> BiasEffect:
 
 
 def _centred(values: Floats) -> Floats:
-    """Subtract the mean. An empty array is returned unchanged."""
+    """Return the values minus their mean. An empty array is returned unchanged."""
     return values - (values.mean() if len(values) else 0)
 
 
@@ -195,9 +199,10 @@ def _at_equal_score(rows: RatedSample, x: Floats) -> Floats:
 
 
 def _effect(name: str, values: Floats, sample: RatedSample, reason: str = "", **facts: Any) -> BiasEffect:
-    """Build an effect from `values` of shape (1 + resamples,), the sample first.
+    """Build an effect from its `values` on the sample and on the resamples, (1 + resamples,), the sample first.
 
-    `reason`: why a value may be NaN. `facts`: further fields of the effect, or other values for them.
+    `name`: key of the effect's texts in `bias.toml`. `reason`: why the value is undefined if it is NaN. `facts`: other
+    fields of the effect, which replace the computed ones.
     """
     texts = texts_of("bias.toml")[name]
     n = len(sample.judged.ids)
@@ -223,10 +228,11 @@ def _read_out(texts: Mapping[str, str], effect: BiasEffect) -> str:
 
 
 def _with_noise(effect: BiasEffect, rows: RatedSample, x: Floats) -> BiasEffect:
-    """Return the effect with `noise_explains` and a note, if noise in human scores could explain it.
+    """Return the effect with `noise_explains` and a note if noise in human scores could explain it, else unchanged.
 
-    Suppose the judge sees true quality, and human scores are true quality plus noise. Then r(x, judge) is r(x, human)
-    r(human, judge) / reliability.
+    `x`: the property whose effect was measured, for each row, (n,). Suppose the judge sees true quality, and human
+    scores are true quality plus noise. With correlations r, r(x, judge) is then r(x, human) r(human, judge) /
+    reliability. The equation is solved for the reliability.
     """
     if not effect.side or effect.value is None:
         return effect
@@ -244,9 +250,9 @@ def _with_noise(effect: BiasEffect, rows: RatedSample, x: Floats) -> BiasEffect:
 
 
 def _correct(effects: list[BiasEffect], groups: Mapping[str | None, int]) -> Iterator[BiasEffect]:
-    """Apply Holm's correction to the p-values of a family, and note effects that may then be chance.
+    """Apply Holm's correction to the p-values of a family, and add a note to effects that may then be chance.
 
-    `groups`: number of groups with each label. They, of which there are fewer, decide how far an offset scatters.
+    `groups`: number of groups in which each label occurs, from which the detectable effect is computed.
 
     >>> facts = {"about": "", "unit": "points", "failed": 0, "value": 0.5, "n": 50, "interval": (0.01, 0.9)}
     >>> effects = [BiasEffect(name="", reading="It is there.", p_value=p, **facts) for p in (0.04, 0.3, 0.001)]

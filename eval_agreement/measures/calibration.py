@@ -1,9 +1,10 @@
 """Calibration of a judge: the mean human score at each judge score, and an isotonic map, evaluated on other groups.
 
-Prediction intervals say for each answer a range that holds the human score 9 times out of 10, and who should rate it.
-They are ordinal prediction sets (Lu, Angelopoulos and Pomerantz 2022, "Improving Trustworthiness of AI Disease Severity
-Rating in Medical Imaging with Ordinal Conformal Prediction Sets", §2). A set starts at the most probable rating and
-grows to the more probable neighbour, up to a probability mass that split conformal prediction finds per task.
+Prediction intervals give for each answer a range that holds the human score 9 times out of 10, and decide whether the
+judge or people should rate the answer. They are ordinal prediction sets (Lu, Angelopoulos and Pomerantz 2022,
+"Improving Trustworthiness of AI Disease Severity Rating in Medical Imaging with Ordinal Conformal Prediction Sets",
+§2). A set starts at the most probable rating and adds the more probable neighbour, up to a probability mass that split
+conformal prediction finds per task.
 Probabilities are the judge's own. If records lack them, they are the frequencies of human ratings of answers with the
 same judge score.
 """
@@ -33,7 +34,7 @@ FOLDS, FEWEST_FIT_GROUPS, FEWEST_ROWS = 5, 10, 20
 """Number of folds for cross-fitting; fewest groups to fit on; fewest rows in a fold."""
 
 MAPPED_PARTS = ("lang", "task")
-"""Properties whose values may have maps of their own. A new answerer has no labels, and so can have none."""
+"""Properties whose values may have maps of their own. Not `answerer`: a new model has no labels to fit a map on."""
 
 FEWEST_BIN_GROUPS = 10
 """Fewest groups for the interval of a bin. With fewer, the bootstrap's interval is too narrow."""
@@ -62,8 +63,9 @@ class Errors(Struct, frozen=True, kw_only=True):
 class Calibration(Struct, frozen=True, kw_only=True):
     """Calibration of a judge on `n` judged rows; `failed` rows have no judgment.
 
-    `before`, `after`: errors without and with a map fitted on other groups. `change`: change of the mean absolute
-    error. All three are None if there are too few rows; `undefined` then says why.
+    `before`, `after`: errors without and with a map fitted on other groups. `change`: mean absolute error with the map
+    minus that without it, in points. All three are None if there are too few rows; `undefined` then says why.
+    `readings`: the result as sentences.
     """
 
     n: int
@@ -95,12 +97,13 @@ def calibrate(sample: RatedSample, _: AuditRequest) -> Calibration:
 
 
 class Recalibration(Struct, frozen=True, kw_only=True):
-    """What a judge's scores are worth after a map to human scores, fitted on other folds ("recalibrated").
+    """How close a judge's scores come to people's after "recalibration": a map to human scores, fitted on other folds.
 
     - error: mean absolute error after the map, in points.
     - explained: share of the variance of human scores that the mapped scores explain, at most 1.
     - helps: squared error before the map minus squared error after it.
-    - over, over_judges: squared error of each trivial or other judge, recalibrated alike, minus this judge's.
+    - over, over_judges: squared error of each trivial judge, or of each other judge, recalibrated in the same way,
+      minus the squared error of this judge.
     - by: property (such as language) with a separate map per value, used if that reduces the error; None for one map.
     - fitted: the map fitted on all rows, for `critic judge --recalibrate`. It is None for judges that are not under
       audit, and for one that was recalibrated already.
@@ -133,10 +136,10 @@ def recalibrate(sample: RatedSample, request: AuditRequest) -> dict[str, Recalib
 
 
 def _fit_whole(sample: RatedSample, by: str | None) -> FittedMap:
-    """Fit the map of the judge under audit on a sample that holds only rows that it judged.
+    """Fit the map of the judge under audit on all rows of `sample`, which holds only rows that it judged.
 
-    `by`: the property whose values get maps of their own, or None. Agreement is measured with maps fitted on other
-    folds.
+    `by`: the property whose values get maps of their own, or None. The agreement that goes with the map is measured
+    with maps fitted on other folds.
     """
     judgments = [judgment for judgment in sample.judgments if judgment]
     # When it judges, the judge knows a property only as its own records have it.
@@ -165,9 +168,9 @@ def fitted_values(results: Mapping[str, Recalibration]) -> dict[str, Any]:
 def check_unseen(sample: RatedSample, files: Mapping[str, Path], *, use_folds: bool) -> RatedSample:
     """Check that judges were not recalibrated by maps that were fitted on labelled answers of the sample.
 
-    `files`: the judges' files of judgments, by judge name. With `use_folds`, raw scores of recalibrated judges are
-    mapped anew, each fold by a map fitted on the others. Returns the sample, which is a new one if scores were mapped.
-    Raises UsageError if a map was fitted on labelled answers, or if that is unknown.
+    `files`: the judges' files of judgments, by judge name. With `use_folds`, the raw scores of recalibrated judges are
+    mapped again, each fold by a map fitted on the other folds. Returns the sample, or a new one if scores were mapped.
+    Raises UsageError if a map was fitted on labelled answers, or if it is unknown on which answers it was fitted.
     """
     labelled = ~np.isnan(sample.human)
     # A map is one of overall scores, not of single criteria.
@@ -193,9 +196,11 @@ def check_unseen(sample: RatedSample, files: Mapping[str, Path], *, use_folds: b
 
 
 def _map_by_folds(sample: RatedSample, name: str, rows: Sequence[Judgment | None], by: str | None) -> RatedSample:
-    """Return the sample with the judge's raw scores mapped by folds. `by`: as in ScoreMap, or None.
+    """Return the sample with the raw scores of judge `name` on labelled answers mapped to human scores.
 
-    `rows`: the judgment of each answer, or None. Raises UsageError if there are too few questions to fit maps on.
+    Each fold is mapped by a map fitted on the other folds. `rows`: the judgment of each answer, or None.
+    `by`: property whose values have maps of their own, or None.
+    Raises UsageError if there are too few questions to fit maps on.
     """
     raw = np.array([row.raw_score if row else None for row in rows], dtype=np.float64)
     known = ~np.isnan(sample.human) & ~np.isnan(raw)
@@ -267,7 +272,10 @@ def _bins(rows: RatedSample) -> Iterator[Bin]:
 
 
 def _too_few(group: Indices) -> str | None:
-    """Return why rows of these groups, (n,), are too few to fit a map and measure it, or None if they are enough."""
+    """Return why there are too few rows or groups to fit a map and measure it, or None if there are enough.
+
+    `group`: number of each row's group, (n,).
+    """
     groups, fewest = len(np.unique(group)), int(np.bincount(folds(group), minlength=FOLDS).min())
     if not groups:
         return "no judged rows to evaluate on"
@@ -285,11 +293,11 @@ def _errors(error: Floats) -> Errors:
 
 
 def fit_ordinal(human: Floats, scores: Floats) -> list[float]:
-    """Fit the probabilities of the ratings 1..10 to a reward model's scores, (n,), by the model of adjacent categories.
+    """Fit an adjacent-category model that predicts the probabilities of the ratings 1..10 from a reward model's scores.
 
-    Return its slope, at least 0, and an offset for each rating (`critic.judging.grader.spread_score`). The offsets have
-    a weak ridge penalty, so that ratings that nobody gave stay possible. `human` is on 1..10; a score between two
-    ratings counts for both.
+    Returns 11 numbers: the slope, at least 0, and an offset for each rating (`critic.judging.grader.spread_score`). The
+    offsets have a weak ridge penalty, so that ratings that nobody gave stay possible. Arrays have shape (n,). `human`
+    is on 1..10; a score between two ratings counts for both in proportion.
 
     >>> slope, *offsets = fit_ordinal(np.array([2.0, 3.0, 8.0, 9.5]), np.array([-1.0, 0.0, 4.0, 5.0]))
     >>> slope > 0, len(offsets)
@@ -312,7 +320,7 @@ def fit_ordinal(human: Floats, scores: Floats) -> list[float]:
 def fit_map(human: Floats, judge: Floats) -> ScoreMap:
     """Fit an isotonic map from judge scores to human scores, (n,) each.
 
-    It is linear between the judge scores in the data and constant outside them.
+    The map is linear between the judge scores in the data and constant outside them.
 
     >>> fit_map(human=np.array([2.0, 6.0, 4.0]), judge=np.array([1.0, 3.0, 5.0]))(np.array([2.0, 9.0])).tolist()
     [3.5, 5.0]
@@ -377,7 +385,10 @@ def folds(group: Indices) -> Indices:
 
 
 def choose_fit(group: Indices) -> Callable[[Floats, Floats], ScoreMap]:
-    """Return the function that fits a map on rows of these groups, (n,): isotonic, or a line if they are few."""
+    """Return the function that fits a map: `fit_map`, or `fit_line` if a fold has few rows.
+
+    `group`: number of each row's group, (n,).
+    """
     # With few rows an isotonic map follows single ones.
     return fit_map if np.bincount(folds(group), minlength=FOLDS).min() >= FEWEST_ROWS else fit_line
 
@@ -386,8 +397,8 @@ CONFORMAL_LEVEL = 0.9
 """Share of answers whose human score must lie in the prediction interval."""
 
 SAME_RATING = 0.5
-"""Error, in points, up to which a score is rounded to the right rating. A judge with so small a mean error may be left
-rows that are no better than others."""
+"""Largest error, in points, at which rounding a score still gives the right rating. If the judge's mean error on the
+rows to leave to it is not larger, its error there need not be shown to be lower than on other rows."""
 
 _SMOOTHING = 1e-3
 """Probability mass spread evenly over all ratings, so that every rating has some when a set grows."""
@@ -398,7 +409,7 @@ class TaskWidths(Struct, frozen=True, kw_only=True):
 
     - coverage: share (0..1) of intervals that contain the human score. narrow: share at most NARROW wide.
     - width: median width in points.
-    - borrowed: True if the task has too few labels for intervals of its own, and takes those of all tasks.
+    - borrowed: True if the task has too few labels to calibrate its intervals, which are then calibrated on all tasks.
     """
 
     task: str
@@ -412,9 +423,8 @@ class TaskWidths(Struct, frozen=True, kw_only=True):
 class Widths(Struct, frozen=True, kw_only=True):
     """Prediction intervals at CONFORMAL_LEVEL, of all answers and by task.
 
-    - own: True if they are based on the judge's own probabilities.
-    - left: share (0..1) of the answers that are left to the judge. None is, unless its error is shown to be lower than
-      that of people's median, and lower on these answers than on as many chosen at random.
+    - own: True if intervals are based on the judge's own probabilities.
+    - left: share (0..1) of the answers that are left to the judge; 0 unless `_is_worth_leaving`.
     - routed_mae: mean absolute error if the judge rates the answers left to it, and people the others.
     - random_mae: the same if the judge rates as many answers, chosen at random.
     - recalibrated: True if the scores of rows.csv are recalibrated, because that brings them closer to people's.
@@ -430,11 +440,13 @@ class Widths(Struct, frozen=True, kw_only=True):
 
 
 def measure_intervals(sample: RatedSample, _: AuditRequest) -> tuple[Widths, Floats] | tuple[None, None]:
-    """Return the finding on a sample's intervals, and for each row its low and high end, score, and 1 if it is left.
+    """Compute a prediction interval for each judged answer, and decide which answers are left to the judge.
 
-    The second has shape (4, n). The score is recalibrated if that brings scores closer to people's. A row is left to
-    the judge (1) if this score lies inside an interval at most NARROW wide, to the nearest rating. Both are None if
-    there are too few groups or rows. An answer's interval and map are derived from answers to other questions.
+    Returns the finding and an array (4, n): low end, high end, score, and 1 if the row is left to the judge, else 0.
+    Both are None if there are too few groups or rows. The score is recalibrated if that brings scores closer to
+    people's. A row is left to the judge if its interval is at most NARROW wide and its score, rounded to a rating, lies
+    inside, provided that leaving rows is worth it (`_is_worth_leaving`). An answer's interval and map are derived from
+    answers to other questions.
     """
     judged, labelled = ~np.isnan(sample.scores), ~np.isnan(sample.human)
     known, group = judged & labelled, sample.groups
@@ -466,9 +478,10 @@ def measure_intervals(sample: RatedSample, _: AuditRequest) -> tuple[Widths, Flo
 
 
 def _usable_scores(sample: RatedSample, known: Mask) -> tuple[Floats, bool]:
-    """Return the judge's scores (n,), recalibrated if that is shown to bring them closer to people's; and if it is.
+    """Return the judge's scores (n,), and True if they are recalibrated.
 
-    `known`: mask of the rows with a judge's and a human score. Their maps are fitted on other folds.
+    They are recalibrated if that is shown to bring them closer to people's. `known`: mask of the rows with a judge's
+    and a human score; these rows are mapped by maps fitted on other folds.
     """
     human, judge, groups = sample.human[known], sample.scores[known], sample.groups[known]
     mapped = cross_fit(human, judge, groups)
@@ -481,10 +494,14 @@ def _usable_scores(sample: RatedSample, known: Mask) -> tuple[Floats, bool]:
 
 
 def _is_worth_leaving(sample: RatedSample, known: Mask, *, score: Floats, left: Mask) -> bool:
-    """Return True if leaving rows to the judge is shown to be better than leaving as many chosen at random.
+    """Return True if the rows `left` may be left to the judge. Two conditions must hold.
 
-    `score`: the judge's usable scores, (n,). `left`: mask of the rows to leave. In any case the judge must be shown to
-    err less than people's median; that is enough if every row is left, or if the judge hardly errs (SAME_RATING).
+    1. On all rows, the judge is shown to err less than a constant judge that gives people's median.
+    2. On the rows left, the judge is shown to err less than on as many chosen at random. This is not needed if every
+       row is left, or if the judge hardly errs on them (SAME_RATING) and not more than on average.
+
+    `known`: mask of the rows with a judge's and a human score. `score`: the judge's scores (`_usable_scores`), (n,).
+    `left`: mask of the rows to leave, (n,).
     """
     human, groups, left = sample.human[known], sample.groups[known], left[known]
     error = np.abs(score[known] - human)
@@ -512,7 +529,7 @@ def _distributions(sample: RatedSample, judged: Mask) -> Floats | None:
 
 
 def _by_score(sample: RatedSample, fit_on: Mask) -> Floats:
-    """Return the frequencies of human ratings among answers with the same judge score (rounded) as each row, (n, 10).
+    """Return for each row the frequencies of human ratings among answers with the same rounded judge score, (n, 10).
 
     `fit_on`: mask of the rows to count.
     """
@@ -527,7 +544,8 @@ def _by_score(sample: RatedSample, fit_on: Mask) -> Floats:
 def _nested_sets(probabilities: Floats) -> tuple[Indices, Indices, Floats]:
     """Return ten nested sets of ratings for each row: lowest rating, highest rating and probability mass, (n, 10) each.
 
-    Each set grows by the likelier neighbour.
+    `probabilities`: of the ratings 1..10, (n, 10). The first set is the most probable rating; each next set adds the
+    more probable of the two neighbours.
 
     >>> low, high, mass = _nested_sets(np.array([[0, 0, 0.1, 0.5, 0.3, 0.1, 0, 0, 0, 0]]))
     >>> low[0].tolist(), high[0, :4].tolist(), high[0, -1].tolist()
@@ -553,9 +571,12 @@ def _nested_sets(probabilities: Floats) -> tuple[Indices, Indices, Floats]:
 def _intervals(
     probabilities: Floats, human: Floats, task: NDArray[np.object_], made_on: Mask, at: Mask
 ) -> tuple[Floats, Floats]:
-    """Return the ends of the prediction intervals of the rows in the mask `at`.
+    """Return the low and the high ends of the prediction intervals of the rows in the mask `at`, on 1..10.
 
-    `made_on`: mask of the rows whose human scores determine the probability mass of a set, by task.
+    An interval is the largest of a row's nested sets whose probability mass is at most the mass found for its task (or
+    the first set). That mass is chosen on the rows in the mask `made_on`, so that CONFORMAL_LEVEL of the sets hold the
+    human score. A task with few rows takes the mass of all tasks.
+    `probabilities`: (n, 10). `human`, `task`: (n,).
     """
     low, high, mass = _nested_sets(probabilities)
     inside = (low <= human[:, None]) & (human[:, None] <= high)
@@ -583,7 +604,7 @@ def _quantile(needed: Floats) -> float:
 def _summarise(
     sample: RatedSample, known: Mask, ends: Floats, borrowed: Container[str | None], **facts: bool
 ) -> Widths:
-    """Build the finding from the `ends` (low, high, score, left) of `measure_intervals`, (4, n).
+    """Build the finding from the `ends` (low, high, score, left) that `measure_intervals` returns, (4, n).
 
     `known`: mask of the rows with a judge's and a human score. `borrowed`: tasks without intervals of their own.
     `facts`: further fields of the finding.

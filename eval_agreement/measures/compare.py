@@ -19,7 +19,8 @@ class MetricDifference(CorrectedEstimate, frozen=True, kw_only=True):
 
     - p_holm, detectable: corrected over the pair's metrics. better: name of the judge ahead if p_holm is at most 5 %,
       else None.
-    - no_worse: True if the whole interval is within the margin in MARGINS; None without a margin or an interval.
+    - no_worse: True if `first` is shown to be worse than `second` by less than the margin in MARGINS, if at all; False
+      if that is not shown; None without a margin or an interval.
     """
 
     metric: str
@@ -60,7 +61,7 @@ def compare(sample: RatedSample, first: str, second: str) -> Comparison:
         # A metric that is undefined for one of the judges has no difference.
         if estimate.value is not None:
             estimates[name] = estimate
-    # A pair's metrics are one family: whoever looks at seven finds one that differs.
+    # A pair's metrics are one family: with many metrics, one of them differs by chance.
     adjusted = holm([estimate.p_value for estimate in estimates.values()])
     lines = []
     for (name, estimate), p in zip(estimates.items(), adjusted, strict=True):
@@ -82,9 +83,10 @@ def compare(sample: RatedSample, first: str, second: str) -> Comparison:
 
 
 def within_margin(metric: str, interval: Interval | None) -> bool | None:
-    """Return True if the whole interval of a difference is on the good side of the metric's margin.
+    """Return True if the first judge is shown to be worse than the second by less than the metric's margin, if at all.
 
-    Returns None if the metric has no margin or the difference no interval.
+    `interval`: interval of the metric's difference, first minus second. Returns None if the metric has no margin or the
+    difference no interval.
 
     >>> within_margin("mae", (-0.3, 0.05)), within_margin("mae", (-0.3, 0.15)), within_margin("kendall", (0.0, 0.1))
     (True, False, None)

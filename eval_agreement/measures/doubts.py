@@ -1,6 +1,7 @@
 """Doubts about the files of an audit: columns that are copies, reversed or on another scale, labels and ids that leak.
 
-Every figure of such an audit is sound and says nothing about the judge, so a doubt comes before all of them.
+With such files, every figure of an audit is computed correctly and still says nothing about the judge. Doubts are
+therefore reported before all figures.
 """
 
 import re
@@ -23,23 +24,25 @@ FEWEST_ROWS = 10
 """Fewest rows that two columns are compared on."""
 
 _SAME, _FOLLOWS, _RISES = 0.98, 0.999, 0.8
-"""Thresholds from which a column is a copy of another: the share of equal values, or Pearson's r. The third is the r
-that suffices if all rows with the same value in the other column have the same value in this one, as after rounding."""
+"""A column is a copy of another if their share of equal values is at least _SAME, or Pearson's r at least _FOLLOWS. An
+r of _RISES is enough if each value of the other column goes with one value of this column, as after rounding."""
 
 _REVERSED, _UNRELATED = -0.4, 0.15
-"""Pearson's r with people at or below which a judge is reversed, and |r| up to which two columns are unrelated."""
+"""Largest Pearson's r with people at which a judge is reversed, and largest |r| at which two columns are unrelated."""
 
 _LEAK, _MOST_PARTS = 0.95, 0.25
-"""Share of the labels' variance from which a part of the ids leaks them, and the most values per id of such a part."""
+"""A part of the ids, such as "good" in "good-12", leaks the labels if it explains at least the share _LEAK of their
+variance. It must have few different values: at most _MOST_PARTS times the number of ids."""
 
 _OTHER_HALF, _FEWEST_THERE = 0.1, 5
-"""Share and number of one side's scores in a half of the scale from which the other side should use that half too."""
+"""If people (or the judge) have at least this share and this number of their scores in one half of the scale, the judge
+(or people) should have scores there too."""
 
 _MIDDLE = (RATINGS[0] + RATINGS[-1]) / 2
 
 
 class Doubt(Struct, frozen=True, kw_only=True):
-    """A reason to distrust every figure on a judge. `name`: one of DOUBTS, which --accept overrides."""
+    """A reason to distrust every figure on a judge, as `text`. `name`: one of DOUBTS, for --accept NAME."""
 
     name: str
     text: str
@@ -70,9 +73,11 @@ def find_verdict_doubts(sample: Preferences, _: AuditRequest) -> dict[str, list[
 def find_doubts(
     ids: Sequence[str], people: Floats, raters: Mapping[str, Floats], judges: Mapping[str, Floats]
 ) -> dict[str, list[Doubt]]:
-    """Return, by judge name, the doubts that follow from columns of scores or codes, (n,) each, NaN if missing.
+    """Compare the columns of people and judges, and return the doubts about each judge, by judge name.
 
-    `people`: the combined human scores. `raters`: each person's scores; empty if there is only one person.
+    Columns hold scores or codes of verdicts, (n,), NaN if missing. `ids`: the id of each row. `people`: the mean or
+    majority of all people. `raters`: the column of each person; empty if there is only one. `judges`: the column of
+    each judge.
 
     >>> scores = np.array([1.0, 5.0, 9.0] * 4)
     >>> [doubt.name for doubt in find_doubts(["x"] * 12, scores, {}, {"mine": 10 - scores})["mine"]]
@@ -106,7 +111,10 @@ def find_doubts(
 
 
 def _find_copy(first: Floats, second: Floats) -> str:
-    """Return a phrase that says how one column copies another, on the same or a stretched scale; "" if it does not."""
+    """Return a phrase that says how the column `first` copies `second`, or "" if it does not.
+
+    Values may be equal, or on a stretched scale, or rounded.
+    """
     both = ~np.isnan(first + second)
     equal, n = int(np.isclose(first, second)[both].sum()), int(both.sum())
     # Columns of one value are equal without being copies.
@@ -133,7 +141,7 @@ def _correlate(first: Floats, second: Floats) -> float:
 
 
 def _doubt_scale(name: str, scores: Floats, people: Floats) -> Iterator[Doubt]:
-    """Yield a doubt for each half of the scale that one side never uses although the other side does."""
+    """Yield a doubt for each half of the scale that the judge never uses although people do, or the other way round."""
     for who, option, column, other in ((name, "--judge-scale", scores, people), ("people", "--scale", people, scores)):
         # A single value is no scale.
         varies = len(np.unique(column[~np.isnan(column)])) > 1
@@ -145,7 +153,10 @@ def _doubt_scale(name: str, scores: Floats, people: Floats) -> Iterator[Doubt]:
 
 
 def _find_leak(ids: Sequence[str], people: Floats) -> str:
-    """Return a sentence on the part of the ids that reveals people's scores, as in "good-12"; "" if none does."""
+    """Return a sentence on the part of the ids that reveals people's scores, as "good" in "good-12"; "" if none does.
+
+    A part is a run of letters or of digits, counted from the start or the end of the id.
+    """
     rated = np.flatnonzero(~np.isnan(people))
     parts = [re.findall(r"[^\W\d_]+|\d+", ids[row]) for row in rated]
     scores = people[rated]

@@ -17,7 +17,7 @@ _LIMIT = re.compile(
 
 PREFERENCES = ("accuracy", "decided", "kappa", "failed", "changed")
 """Metrics that a limit on preferences may name. `changed` is the share (0..1) of verdicts that change when the judge is
-asked again, and `failed` that of pairs without a verdict."""
+asked again. `failed` is the share (0..1) of pairs without a verdict."""
 
 YES_OR_NO = (*PREFERENCES, "sensitivity", "specificity")
 """Metrics that a limit on yes/no verdicts may name."""
@@ -48,7 +48,11 @@ class Limit(Struct, frozen=True):
 
 
 class Outcome(Struct, frozen=True):
-    """Outcome of a limit on a sample. `bound`: the worse end of the interval, which was compared; None without one."""
+    """Outcome of a limit of the gate on one sample.
+
+    `bound`: the number that was compared with the limit: the worse end of the metric's interval, or the share of failed
+    judgments; None if there is none. `text`: the outcome as a sentence.
+    """
 
     sample: str
     limit: Limit
@@ -109,7 +113,7 @@ def check_samples(limits: Sequence[Limit], samples: Collection[str]) -> None:
 def check(limits: Sequence[Limit], results: Mapping[str, Agreement]) -> list[Outcome]:
     """Check every limit on every sample that it applies to. `results`: the judge's agreement by sample.
 
-    A limit that cannot be decided (no interval, undefined metric, few groups) counts as broken. Raises UsageError as
+    A limit that cannot be decided (no interval, undefined metric, few groups) is broken. Raises UsageError as
     `check_samples` does.
     """
     check_samples(limits, results)

@@ -1,4 +1,4 @@
-"""A measure, a function of a sample to a finding, and the findings on one sample by measure.
+"""Measures, which compute a finding from a sample, and the findings on one sample.
 
 The measures of an audit are listed in the two tables of `eval_agreement/measure_tables.py`.
 """
@@ -20,8 +20,8 @@ class Measure(Struct, Generic[Sample], frozen=True, kw_only=True):
 
     - find: compute the finding on a sample, a `RatedSample` or `Preferences`. A sample also holds unlabelled answers.
     - section: key in `sections.toml` of the page's section that shows the finding. Measures may share a section.
-    - draw: build a sample's parts of the section from its finding, and the findings of all samples. A part's heading is
-      the sample's name, followed by the heading that `draw` gives the part. The default shows nothing.
+    - draw: build a sample's parts of the section (`Part`: sentences and tables), given its finding and the list of all
+      samples' findings. The page puts the sample's name before the heading of each part. The default shows nothing.
     - write: return the sample's entries in summary.json; None for the finding itself under the measure's name.
     """
 
@@ -72,7 +72,10 @@ def written_values(findings: Findings[Any], measures: Table) -> dict[str, Any]:
 
 
 def draw_parts(audits: Mapping[str, Findings[Any]], measures: Table) -> dict[str, list[Part]]:
-    """Build the page's parts from the findings on each sample, keyed by the section they belong to."""
+    """Build the parts of the page from the findings on each sample. Returns lists of parts, keyed by section.
+
+    `audits`: the findings on each sample, by the sample's name.
+    """
     parts: dict[str, dict[str, Part]] = defaultdict(dict)
     for name, measure in measures.items():
         findings = [audit.by_measure[name] for audit in audits.values()]

@@ -31,9 +31,9 @@ from eval_agreement.sample import NARROW, AuditRequest, Indices, Mask, RatedSamp
 from eval_agreement.sentences import say
 
 _FAR, _FEWEST_GROUPS_TO_WARN = 3.0, 30
-"""Distance between the judge's means of labelled and other answers, in standard errors, from which the labels do not
-look like a random draw (with few groups as far out on Student's t); and the fewest groups on both sides to say so. With
-fewer groups, scores that crowd at 10 lie as far apart by chance."""
+"""Labels do not look like a random draw if the judge's means over labelled and over other answers are more than _FAR
+standard errors apart (with few groups: as improbable a distance by Student's t). The warning needs this many groups
+among the labelled and among the other answers. With fewer, scores that crowd at 10 lie as far apart by chance."""
 
 _SHOWN_GAIN = 1.1
 """Ratio of effective labels to labels that must be reached to report a gain. A useless judge reaches less by chance."""
@@ -83,10 +83,11 @@ class LabelPlan(Struct, frozen=True, kw_only=True):
 
 
 class Answers(NamedTuple):
-    """Answers, labelled or not; every array has shape (T,).
+    """Scores of T answers, labelled or not; every array has shape (T,).
 
-    `human`: 0 for unlabelled answers. `judge`: the judge's mean for failed judgments. `member`: number of the answer's
-    group, from 0. `weight`: 1 / chance of being labelled, or None if equal.
+    `human`: the human score, 0 for unlabelled answers. `judge`: the judge's score, or the judge's mean if a judgment
+    failed. `labelled`: mask. `member`: number of the answer's group, from 0. `weight`: 1 / chance of being labelled, or
+    None if all chances are equal.
     """
 
     human: Floats
@@ -156,10 +157,11 @@ class Parts(NamedTuple):
 
 
 def measure_corrected_means(sample: RatedSample, _: AuditRequest) -> dict[str, CorrectedMean]:
-    """Correct the mean human score of each answerer with labels who has, or may have, answers without a label.
+    """Estimate the mean human score of each answerer (model) from labels and judge together.
 
-    Returns the means by answerer, or one for "all answers" if no answerer is known. If unlabelled answers do not name
-    their answerer, the mean is undefined and gives the reason.
+    Returns the means by answerer, or one for "all answers" if no answerer is known. Answerers without labels are left
+    out, and so are answerers without unlabelled answers. But if some unlabelled answers do not name their
+    answerer, they may belong to any answerer, and an answerer without other unlabelled answers has an undefined mean.
     """
     labelled, unlabelled = ~np.isnan(sample.human), np.isnan(sample.human)
     rows_of = dict(sample.part_rows("answerer"))
@@ -187,7 +189,7 @@ def _why_ungrouped(sample: RatedSample) -> str | None:
 def corrected_mean(sample: RatedSample, undefined: str | None = None) -> CorrectedMean:
     """Estimate the mean human score of a sample's answers, some of which people scored.
 
-    A failed judgment counts as the judge's mean score. Such a judge is just another judge, so the estimate is unbiased.
+    A failed judgment counts as the judge's mean score. This only defines another judge, so the estimate is unbiased.
     The factor of the judge's correction is tuned (PPI++, clipped to 0..1): 1 is plain PPI, 0 the labels' mean.
     `undefined`: the caller's reason to give no value, or None. The value is None as well if the labels lie in fewer
     than FEWEST_GROUPS groups. Raises ValueError for scores outside 1..10.
@@ -226,7 +228,7 @@ def corrected_mean(sample: RatedSample, undefined: str | None = None) -> Correct
 
 
 def _effective_labels(answers: Answers, parts: Parts) -> float | None:
-    """Return how many labels would give the corrected estimate's variance without the judge, or None if that is 0."""
+    """Return how many labels would be as precise as the corrected estimate without the judge; None if unlimited."""
     labels_only, corrected = parts.variance(0.0), parts.variance(parts.lam)
     if corrected:
         return answers.n * labels_only / corrected
@@ -285,7 +287,7 @@ def labels_for(allowed: float, labels_only: float, judged: float, n: int, rows: 
 
 
 def answers_of(sample: RatedSample) -> Answers:
-    """Return the answers of a sample. Raises ValueError for scores outside 1..10."""
+    """Convert a sample to `Answers`. Raises ValueError for scores outside 1..10."""
     people, judged = on_scale(sample.human, "human"), on_scale(sample.scores, "judge")
     labelled, failed = ~np.isnan(people), np.isnan(judged)
     filled = np.where(failed, judged[~failed].mean() if not failed.all() else 0, judged)
@@ -340,7 +342,10 @@ def _interval(sample: Answers, parts: Parts, lam: float) -> Interval:
 
 
 def _caution(sample: Answers, parts: Parts) -> str | None:
-    """Return a warning if the judge's mean on the labelled answers is too far off for a random draw, or None."""
+    """Return a warning if the labels do not look like a random draw, or None.
+
+    The judge's mean over the labelled answers is then too far from its mean over the others.
+    """
     fewest = min(sample.groups, len(np.unique(sample.member[~sample.labelled])))
     # Weighted labels are known to be no simple random draw, and are corrected for it.
     if sample.weight is not None or fewest < _FEWEST_GROUPS_TO_WARN:
@@ -379,7 +384,8 @@ class ModelDifference(CorrectedEstimate, frozen=True, kw_only=True):
 
 
 Pair = tuple[ModelDifference, Answers, Answers]
-"""Names of two models, and their answers to the questions that both answered."""
+"""A difference that has only the names of two models (and the task) yet, and each model's answers to the questions that
+both answered."""
 
 
 def compare_models(sample: RatedSample, _: AuditRequest) -> list[ModelDifference]:
@@ -411,7 +417,7 @@ def compare_models(sample: RatedSample, _: AuditRequest) -> list[ModelDifference
 
 
 def _compare_family(pairs: Iterable[Pair]) -> Iterator[ModelDifference]:
-    """Compare the pairs of a family, correct their p-values (Holm), and name the model ahead in each difference."""
+    """Compare the models of each pair, and correct the p-values over all pairs, which are one family (Holm)."""
     family = list(pairs)
     adjusted = holm([_difference(*pair).p_value for pair in family])
     for pair, p in zip(family, adjusted, strict=True):
@@ -433,7 +439,8 @@ def _common_answers(sample: RatedSample, first: Mask, second: Mask) -> Iterator[
 def _difference(line: ModelDifference, first: Answers, second: Answers, tests: int = 1) -> ModelDifference:
     """Return `line` with the difference and its statistics, computed from the answers of both models.
 
-    `tests`: the number of tests that share the 5 %, for the effect and the labels that would show it.
+    `line`: the models' names, as in `Pair`. `tests`: the number of tests that share the 5 %; `detectable` and `needed`
+    depend on it.
     """
     line = replace(line, n=first.n + second.n, questions=len(np.unique(first.member)))
     fewest = min(first, second, key=lambda side: side.groups)
@@ -463,9 +470,9 @@ def _difference(line: ModelDifference, first: Answers, second: Answers, tests: i
 
 
 class Saving(Struct, frozen=True, kw_only=True):
-    """Savings on one mean.
+    """Labels that the judge saves on one mean.
 
-    `labels`: number of its labels. `worth`: number of labels that would be as precise without the judge.
+    `labels`: number of labels of the mean. `worth`: number of labels that would be as precise without the judge.
     """
 
     name: str
@@ -479,7 +486,7 @@ class Saving(Struct, frozen=True, kw_only=True):
 
 
 class Savings(Struct, frozen=True, kw_only=True):
-    """Savings pooled over all means and samples.
+    """Savings by the judge, of labels and of answers that people need not rate, pooled over all means and samples.
 
     - means: one saving per answerer, or per sample if there are several samples. pooled: the sums of labels and worths.
     - rows: number of answers with a prediction interval. left: share (0..1) of them that is left to the judge.
@@ -496,10 +503,10 @@ class Savings(Struct, frozen=True, kw_only=True):
 
 
 def measure_savings(audits: Mapping[str, RatedFindings]) -> Savings | None:
-    """Pool the savings of all samples, or return None if there is only one mean.
+    """Pool the savings of all samples, or return None if there are fewer than two means.
 
-    Each mean is the corrected mean of an answerer. If all answers of a sample are labelled, the saving is computed as
-    if there were any number of further judged answers. With several samples, the answerers of each are added up.
+    Each mean is the corrected mean of an answerer. If all answers of a sample are labelled, the saving is computed for
+    an unlimited number of further judged answers. With several samples, each sample's answerers are added up.
     """
     means: list[Saving] = []
     routed: dict[str, Floats] = {}
@@ -531,7 +538,7 @@ def _of_corrected(findings: RatedFindings) -> list[Saving]:
 
 
 def _of_labelled(sample: RatedSample) -> Iterator[Saving]:
-    """Yield the savings for answerers whose answers are all labelled, if any number of answers were judged besides."""
+    """Yield the saving of each answerer of a labelled sample, with an unlimited number of further judged answers."""
     rows_of = dict(sample.part_rows("answerer")) or {"all answers": ~np.isnan(sample.human)}
     for answerer, rows in rows_of.items():
         answers = sample.rows(rows)
@@ -550,10 +557,11 @@ def _add_up(name: str, savings: Sequence[Saving]) -> Saving:
 
 
 def worth_beside_any_number(sample: RatedSample) -> float | None:
-    """Return the worth of n labels if any number of further answers were judged; None if there are too few groups.
+    """Return how many labels without the judge are worth n labels with an unlimited number of further judged answers.
 
-    It is n / (1 - r²), with r the correlation of the groups' contributions to the human and the judge's mean (PPI++,
-    arXiv 2311.01453, §6), times 1 - 1 / (G - 1) for the fitted factor (Mani et al. 2025, arXiv 2505.20178).
+    This is n / (1 - r²), with r the correlation of the groups' contributions to the human and the judge's mean (PPI++,
+    arXiv 2311.01453, §6), times 1 - 1 / (G - 1) for the fitted factor (Mani et al. 2025, arXiv 2505.20178). G is the
+    number of groups. Returns None if there are too few groups, or if r is 1.
     """
     answers = answers_of(sample)
     if answers.too_few:

@@ -2,8 +2,8 @@
 
 A rate is a share of yes or a win rate, from few labels of people and many verdicts of a judge. It is corrected in two
 ways. Prediction-powered inference (`ppi.py`) is valid however wrong the judge is, if the labelled items are a random
-draw. Rogan and Gladen (1978, Am. J. Epidemiol. 107) invert the judge's confusion matrix, of which sensitivity and
-specificity are the case of yes and no. It holds for any items on which the judge errs as on the labelled ones. Its
+draw. Rogan and Gladen (1978, Am. J. Epidemiol. 107) invert the judge's confusion matrix, which for yes and no consists
+of sensitivity and specificity. This is valid for any items on which the judge errs as on the labelled ones. The
 interval is by the delta method, by group, with one more item per cell (Lang and Reiczigel 2014, Prev. Vet. Med. 113).
 """
 
@@ -32,7 +32,8 @@ class Preferences(AuditSample, frozen=True, kw_only=True):
     """n pairs of answers with verdicts of people and judges, as codes of `critic.stats.verdicts`.
 
     - people[rater], (n,): A, TIE, B, or UNASKED if the rater did not see the item.
-    - judges[name]: (n, 2), the verdict with answer a shown first and with b first; or (n,) if order is irrelevant.
+    - judges[name]: (n, 2), the verdict with answer a shown first and the one with b first; or (n,) if the order is
+      irrelevant or unknown.
     - length_a, length_b: (n,), in the same unit.
     - yes_or_no: True if an item is a single answer and a verdict is yes (A) or no (B).
     - models: names of the two models of each pair, None if unknown; empty if no pair names any.
@@ -87,9 +88,9 @@ def prefer_longer(length_a: Floats, length_b: Floats) -> Codes:
 
 
 class PairAgreement(Struct, frozen=True, kw_only=True):
-    """The share (0..1) of equal verdicts of two scorers, on items where both have one.
+    """The share (0..1) of equal verdicts of two scorers, on items on which both have a verdict.
 
-    `failed`: items where one has none.
+    `failed`: number of items that both were asked about, but on which at least one has no verdict.
     """
 
     first: str
@@ -99,7 +100,7 @@ class PairAgreement(Struct, frozen=True, kw_only=True):
 
 
 class Matrix(Struct, frozen=True, kw_only=True):
-    """Agreement of every pair of scorers, over all items and, in `by[property][value]`, over those with that value."""
+    """Agreement of every pair of scorers: over all items, and in `by[property][value]` over items with this value."""
 
     overall: list[PairAgreement]
     by: dict[str, dict[str, list[PairAgreement]]] = field(default_factory=dict)
@@ -139,8 +140,9 @@ def position_bias(orders: Codes, group: Group) -> dict[str, Estimate]:
     - first_place: share of verdicts for the answer shown first, without ties, minus 1/2. It is the mean over both
       orders, which separates position from quality. Its n counts verdicts.
 
-    By hand, of verdicts a, b, t(ie), f(ailed) and - (not asked), first with a shown first. Of 9 items with both, 6
-    change. The answer shown first wins 6 of 8 verdicts if it is a, and 4 of 9 if it is b:
+    By hand: letters stand for verdicts a, b, t(ie), f(ailed) and - (not asked). The first text has a shown first, the
+    second b. Of the 9 items with both verdicts, 6 change. The answer shown first wins 6 of 8 verdicts if it is a, and 4
+    of 9 if it is b:
 
     >>> columns = [["atbf-".index(letter) for letter in column] for column in ("aaabtatbfaa-", "bbaaattbab-a")]
     >>> bias = position_bias(np.array(columns).T, range(12))
@@ -210,8 +212,8 @@ def length_preference(
 class PairedDifference(Struct, frozen=True, kw_only=True):
     """Agreement of the `first` judge with people minus that of the `second`: accuracy and kappa.
 
-    It is measured on items where people and both judges have a verdict. `failed`: items that all were asked about but
-    where one has no verdict.
+    It is measured on items on which people and both judges have a verdict. `failed`: number of items that people and
+    both judges were asked about, but on which at least one of them has no verdict.
     """
 
     first: str
@@ -256,10 +258,10 @@ def paired_difference(sample: Preferences, first: str, second: str) -> PairedDif
 
 
 def measure_rates(people: Codes, judge: Codes, group: Group, weight: Floats | None = None) -> dict[str, Estimate]:
-    """Measure a judge's sensitivity and specificity (Altman and Bland 1994, BMJ 308:1552), without its failures.
+    """Measure a judge's sensitivity and specificity (Altman and Bland 1994, BMJ 308:1552), without failed judgments.
 
-    Sensitivity is the share (0..1) of items with people's yes on which the judge says yes; specificity is the same for
-    no. Arrays have shape (n,).
+    Sensitivity is the share (0..1) of items with people's yes on which the judge says yes. Specificity is the share
+    (0..1) of items with people's no on which the judge says no. Arrays have shape (n,).
 
     >>> columns = [["atbf-".index(letter) for letter in column] for column in ("aaaaabbbba-f", "aaabfbbaa-ba")]
     >>> people, judge = np.array(columns)
@@ -366,7 +368,7 @@ def compare_with_raters(sample: Preferences, request: AuditRequest) -> dict[str,
 
 
 def measure_verdict_repeats(sample: Preferences, _: AuditRequest) -> Repeats:
-    """Measure how many verdicts of the judge under audit change when it is asked again."""
+    """Measure the share of verdicts of the judge under audit that change when it is asked again."""
     first = sample.verdicts[sample.judge]
     codes: Codes = np.column_stack([first] if sample.repeats is None else [first, sample.repeats])
     verdicts = np.where(codes < LABELS, codes, np.nan)
@@ -379,15 +381,16 @@ WORTH = np.array([1.0, 0.5, 0.0])
 """Worth of each verdict in a share: yes or a win, a tie, no or a loss."""
 
 WEAKEST = 0.1
-"""Smallest singular value of the judge's confusion matrix (for yes and no about sensitivity + specificity - 1) at which
-it is inverted."""
+"""Smallest singular value at which the judge's confusion matrix is inverted. For yes and no this value is about
+sensitivity + specificity - 1."""
 
 
 class Rate(Struct, frozen=True, kw_only=True):
     """The share (0..1) of people's yes, or of a model's wins (ties half), with 95 % intervals.
 
+    - name: whose share it is, as in "yes", or the model's name.
     - people: from labels only. judge: from the judge's verdicts only.
-    - corrected: by prediction-powered inference. inverted: by the judge's confusion matrix.
+    - corrected: from both, by prediction-powered inference. inverted: from both, by the judge's confusion matrix.
     - labelled, unlabelled: numbers of items with the judge's verdict that have, or lack, a label.
     """
 
@@ -401,9 +404,11 @@ class Rate(Struct, frozen=True, kw_only=True):
 
 
 def measure_shares(sample: Preferences, _: AuditRequest) -> list[Rate]:
-    """Measure the share of yes, overall and by answerer; or each model's win rate, or else that of the answers a.
+    """Measure people's share of yes, or win rates, from labels and the verdicts of the judge under audit.
 
-    Models are compared if pairs name theirs, the best first. Items without the judge's verdict are left out.
+    For yes/no verdicts, return the share of yes over all items, then over each answerer's. For preferences, return each
+    model's win rate, the best model first, or the win rate of the answers a if no pair names its models. Items without
+    the judge's verdict are left out.
 
     A pair counts for both of its models, and a pair of a model with itself for none:
 
@@ -435,7 +440,11 @@ def measure_shares(sample: Preferences, _: AuditRequest) -> list[Rate]:
 
 
 def _measure_rate(name: str, sample: Preferences, rows: Mask, turned: Mask) -> Rate:
-    """Measure the rate of the items `rows`. On `turned` items verdicts count for the second answer. Masks are (n,)."""
+    """Estimate the share of yes, or a model's win rate (ties half), over the items in the mask `rows`, (n,).
+
+    `name`: the name of the rate. `turned`: mask of the items whose second answer is the model's, (n,): a verdict for
+    answer b is a win there, elsewhere one for answer a.
+    """
     people, judge = sample.verdict.astype(np.intp), sample.verdicts[sample.judge].astype(np.intp)
     people, judge = (np.where(turned & (side < LABELS), LABELS - 1 - side, side)[rows] for side in (people, judge))
     known, groups = people < LABELS, group_numbers(sample.groups[rows])
@@ -454,7 +463,7 @@ def _measure_rate(name: str, sample: Preferences, rows: Mask, turned: Mask) -> R
 
 
 def _correct(answers: Answers) -> Estimate:
-    """Correct a share by prediction-powered inference."""
+    """Estimate people's share over all items by prediction-powered inference. `answers`: verdicts as 0, 1/2 or 1."""
     if why := answers.too_few:
         return Estimate(n=answers.n, undefined=why)
     parts = parts_of(answers)
@@ -464,10 +473,11 @@ def _correct(answers: Answers) -> Estimate:
 
 
 def _invert(people: Indices, judge: Indices, member: Indices, weight: Floats) -> Estimate:
-    """Correct a share by the inverse of the judge's confusion matrix.
+    """Estimate people's share over all items by inverting the judge's confusion matrix.
 
-    `people`, `judge`: codes of verdicts, (n,). People's are at least LABELS without a label, the judge's are labels.
-    `member`: number of each item's group. `weight`: of each item.
+    `people`, `judge`: codes of verdicts, (n,). An item without a label has a code of at least LABELS in `people`; the
+    judge has a verdict on every item. `member`: number of each item's group, (n,). `weight`: 1 / chance of being
+    labelled, (n,).
     """
     rows = np.flatnonzero(people < LABELS)
     groups, kinds, seen = len(np.unique(member[rows])), np.unique(people[rows]), np.unique(judge)
@@ -496,7 +506,7 @@ def _invert(people: Indices, judge: Indices, member: Indices, weight: Floats) ->
 
 
 def _estimate(value: float, variance: float, n: int, groups: int) -> Estimate:
-    """Build the estimate of a share, within 0..1, from its variance. The quantile is as in `ppi.Answers`."""
+    """Build the estimate of a share from its variance, clipped to 0..1. The quantile is that of `ppi.Answers`."""
     half = float(scipy.stats.t.ppf((1 + LEVEL) / 2, groups - 1)) * np.sqrt(variance * groups / (groups - 1))
     low, high = np.clip([value - half, value + half], 0.0, 1.0).tolist()
     return Estimate(value=float(np.clip(value, 0.0, 1.0)), n=n, interval=(low, high))

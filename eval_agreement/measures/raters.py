@@ -1,4 +1,4 @@
-"""Agreement among several raters, of a judge with single raters, and with itself when it is asked again (--repeat).
+"""Agreement among several raters, of a judge with single raters, and of a judge with itself (--repeat).
 
 - Alpha: Krippendorff 2011, "Computing Krippendorff's Alpha-Reliability".
 - Soft agreement, with the raters' distribution in place of their mean: Peterson et al. 2019, "Human Uncertainty Makes
@@ -34,14 +34,14 @@ Judge = Sequence[float | None] | NDArray[np.floating]
 """The judge's score or code per item; None or NaN for a failed judgment."""
 
 FALSE_DISCOVERIES, WINNING_RATE = 0.05, 0.5
-"""False discovery rate over raters (Benjamini and Yekutieli), and share of raters that the judge must do as well as."""
+"""False discovery rate over raters (Benjamini and Yekutieli). Smallest share of raters that the judge must match."""
 
 FEWEST_RATERS, FEWEST_ITEMS = 3, 30
 """Fewest raters for an alternative annotator test, and fewest items that a rater must have rated."""
 
 FEWEST_BLOCKS = 10
-"""Fewest groups that a rater's items must lie in. With six groups the test rejected up to 18 % of true hypotheses at
-5 %."""
+"""Fewest groups that a rater's items must lie in. With six groups the alternative annotator test, at a level of 5 %,
+rejected up to 18 % of true hypotheses."""
 
 _DECIMALS, _ROUNDING = 12, 1e-9
 """Decimals to which scores are compared; size below which a difference is a rounding error."""
@@ -84,10 +84,10 @@ class SoftAgreement(Struct, frozen=True, kw_only=True):
 class RaterTest(Struct, frozen=True, kw_only=True):
     """Comparison of the judge with one rater on `n` items in `groups` groups.
 
-    - judge_advantage, rater_advantage: share (0..1) of items on which the judge (the rater) is at least as close to the
-      other raters as the rater (the judge).
-    - p: small if the judge's share is higher than the rater's minus epsilon. rejected: p is significant after
-      correction.
+    - judge_advantage: share (0..1) of items on which the judge is at least as close to the other raters as this rater.
+    - rater_advantage: share (0..1) of items on which this rater is at least as close to the other raters as the judge.
+    - p: of the hypothesis that judge_advantage is at most rater_advantage minus epsilon. rejected: True if p is
+      significant after correction over the raters, so that the judge does as well as this rater.
     """
 
     rater: str
@@ -102,9 +102,8 @@ class RaterTest(Struct, frozen=True, kw_only=True):
 class AlternativeAnnotator(Struct, frozen=True, kw_only=True):
     """Result of the alternative annotator test of a judge; `lines` has one test per rater.
 
-    - omega: winning rate, the share of lines rejected. rho: mean `judge_advantage`.
-    - over_constant: how much closer the judge is to the raters than a constant judge that gives their median rating, or
-      at the nominal level how much more often it agrees with them than one that gives their commonest verdict.
+    - omega: winning rate, the share (0..1) of raters whose test is `rejected`. rho: mean `judge_advantage`.
+    - over_constant: how much better the judge is than a constant judge (`_beat_constant`).
     - passes: True if omega is at least WINNING_RATE, and `over_constant` is shown to be above 0.
     - left_out: number of raters with too few items or groups.
     - undefined: why there is no result, or None.
@@ -130,7 +129,7 @@ class BesideRaters(Struct, frozen=True, kw_only=True):
 
 
 class RatedItems(NamedTuple):
-    """Ratings as one entry per rating, ordered by item, for items with a judgment and two ratings or more.
+    """All ratings of the items that have a judgment and two ratings or more, as arrays in the order of the items.
 
     `item`, `rater` (an index into `names`) and `score` have one entry per rating; `judge` and `group` one per item.
     `single` and `failed` count items left out: those with fewer ratings, and those without a judgment.
@@ -157,14 +156,14 @@ class RatedItems(NamedTuple):
 
     @property
     def mean_of_others(self) -> Floats:
-        """Mean of the other raters' ratings of the same item, for each rating."""
+        """For each rating, the mean of the other raters' ratings of the same item."""
         total = np.bincount(self.item, self.score, minlength=self.items)[self.item]
         # A difference of sums leaves rounding errors, which could put a mean of tens above ten.
         return np.round((total - self.score) / (self.sizes[self.item] - 1), _DECIMALS)
 
     @property
     def equal_others(self) -> tuple[Indices, Indices]:
-        """For each rating, how many other ratings of the item equal the judge's, and how many equal this one."""
+        """For each rating, how many other ratings of the item equal the judge's, and how many equal this rating."""
         equal_to_judge = self.score == self.judge[self.item]
         with_judge = np.bincount(self.item, equal_to_judge, minlength=self.items)[self.item].astype(np.intp)
         pairs = np.stack([self.item, self.score])
@@ -173,7 +172,10 @@ class RatedItems(NamedTuple):
 
 
 def collect_ratings(ratings: Ratings, judge: Judge | None, group: Group) -> RatedItems:
-    """Collect the items with a judgment and two ratings or more; if `judge` is None, no judgment is needed."""
+    """Collect the ratings of the items with a judgment and two ratings or more.
+
+    `ratings`, `judge`, `group`: one entry per item. If `judge` is None, items need no judgment.
+    """
     names = sorted(set[str]().union(*ratings))
     number = {name: index for index, name in enumerate(names)}
     sizes = np.array([len(rated) for rated in ratings], dtype=np.intp)
@@ -208,7 +210,9 @@ def leave_one_out(ratings: Ratings) -> tuple[Floats, Floats, Indices]:
 
 
 def move_to_ratings(ratings: Ratings, judge: Floats) -> Floats:
-    """Round the judge's scores (n,) to the nearest rating that people use, if people use at most ten different ratings.
+    """Round the judge's scores (n,) to the nearest rating that people use.
+
+    If people use more than ten different ratings, or none, the scores are returned unchanged.
 
     >>> move_to_ratings([{"ann": 1, "bob": 5}, {"ann": 3}], np.array([1.9, 2.4, np.nan])).tolist()
     [1.0, 3.0, nan]
@@ -223,9 +227,9 @@ def move_to_ratings(ratings: Ratings, judge: Floats) -> Floats:
 def beside_raters(
     ratings: Ratings, judge: Floats, group: Group, epsilon: float = EPSILON, level: Level = "ordinal"
 ) -> BesideRaters:
-    """Compare a judge (n,) with single raters in three ways; the result is empty if no item has two ratings.
+    """Compare a judge with single raters in three ways; the result is empty if no item has two ratings.
 
-    NaN in `judge` is a failed judgment.
+    `ratings`, `judge`, `group`: one entry per item. NaN in `judge` is a failed judgment.
     """
     if not any(len(rated) > 1 for rated in ratings):
         return BesideRaters()
@@ -350,7 +354,12 @@ def alternative_annotator(
 
 
 def _beat_constant(rated: RatedItems, level: Level) -> Estimate:
-    """Return how much closer the judge is to the raters of an item than the best constant judge, on average."""
+    """Estimate how much better the judge is than the best constant judge; above 0 is better.
+
+    For ordinal ratings it is how much closer, on average, the judge is to a rater than the median of all ratings is, in
+    points. For nominal ratings it is how much more often (as a share) the judge gives a rater's verdict than a judge
+    that always gives the most frequent verdict.
+    """
     if level == "nominal":
         values, counts = np.unique(rated.score, return_counts=True)
         gain = (rated.score == rated.judge[rated.item]) * 1.0 - (rated.score == values[counts.argmax()])
@@ -377,7 +386,7 @@ def _p_value(difference: Floats, group: Indices, epsilon: float) -> float:
 
 
 def _why_no_test(rated: RatedItems, lines: list[RaterTest]) -> str | None:
-    """Return why the alternative annotator test is undefined, or None if it is not."""
+    """Return why the alternative annotator test is undefined, or None if it is defined."""
     if not rated.items:
         return "no item has a judgment and two ratings"
     if np.median(rated.sizes) < FEWEST_RATERS:
@@ -458,7 +467,7 @@ def _alpha(times: Floats, counts: Any, level: Level) -> Floats:
 class Repeats(Struct, frozen=True, kw_only=True):
     """The verdicts of a judge that was asked `times` times.
 
-    - changed: share (0..1) of its further verdicts that differ from the first; undefined if it was asked once.
+    - changed: share (0..1) of the later verdicts that differ from the first; undefined if the judge was asked once.
     - runs: agreement with people in each run: mean absolute error of scores, or share of equal verdicts.
     """
 
@@ -469,7 +478,7 @@ class Repeats(Struct, frozen=True, kw_only=True):
 
 
 def measure_score_repeats(sample: RatedSample, _: AuditRequest) -> Repeats:
-    """Measure how many whole ratings (half up) of the judge under audit change when it is asked again."""
+    """Measure the share of ratings (rounded half up) of the judge under audit that change when it is asked again."""
     scores: Floats = np.column_stack([sample.scores] if sample.repeats is None else [sample.scores, sample.repeats])
     return compare_repeats(
         half_up(scores), np.abs(scores - sample.human[:, None]), sample.groups, "the mean absolute error"
@@ -477,7 +486,11 @@ def measure_score_repeats(sample: RatedSample, _: AuditRequest) -> Repeats:
 
 
 def compare_repeats(verdicts: Floats, agreement: Floats, groups: Indices, name: str) -> Repeats:
-    """Compare each column of `verdicts` (n, times) with the first. `agreement`: that with people, called `name`."""
+    """Compare a judge's later verdicts with its first ones, and list its agreement with people in each run.
+
+    `verdicts`: (n, times), a column per run, NaN if failed. `agreement`: each verdict's agreement with people, such as
+    its absolute error, (n, times). `name`: what the mean of `agreement` is called in the sentence.
+    """
     times = verdicts.shape[1]
     if times == 1:
         once = Estimate(n=0, undefined="the judge was asked once; critic judge --repeat 2 asks again")

@@ -18,7 +18,10 @@ Kind = Literal["judge", "other", "people", "baseline"]
 
 
 class Line(Struct, frozen=True):
-    """A scorer and its agreement with people. `about` describes the scorer in a few words."""
+    """A line of the table of scorers: a scorer and its agreement with people.
+
+    `about` describes the scorer in a few words.
+    """
 
     kind: Kind
     name: str
@@ -46,7 +49,7 @@ class Scorers(Struct, frozen=True, kw_only=True):
 
     @property
     def constant(self) -> Line:
-        """The constant judge, the first trivial judge of every audit."""
+        """The line of the constant judge, which is the first trivial judge of every audit."""
         return self.of_kind("baseline")[0]
 
     def of_kind(self, kind: Kind) -> list[Line]:
@@ -73,7 +76,10 @@ def measure_scorers(sample: RatedSample, request: AuditRequest) -> Scorers:
 
 
 def _scorer_lines(sample: RatedSample, baselines: Mapping[str, tuple[Floats, str]]) -> Iterator[Line]:
-    """Yield the judge under audit, other judges, people and trivial judges, in this order, with their agreement."""
+    """Yield the lines of the judge under audit, other judges, people and trivial judges, in this order.
+
+    `baselines`: scores and description of each trivial judge, as `trivial` returns them.
+    """
     for name, scores in sample.judges.items():
         audited = name == sample.judge
         about = "the judge under audit" if audited else "another judge"
@@ -88,10 +94,10 @@ def _agreement(sample: RatedSample, scores: Floats) -> Agreement:
 
 
 def people(sample: RatedSample) -> Iterator[Line]:
-    """Yield the agreement of each rater with the mean of the other raters, and of the judge with the same means.
+    """Yield two lines: agreement of each rater with the mean of the other raters, and of the judge with the same means.
 
-    The judge is measured again because the mean of all raters, with less noise, is easier to match than the mean of all
-    but one. n counts (answer, rater) pairs. Yields nothing if no answer has two raters.
+    The judge is measured again because the mean of all raters has less noise, and is easier to match, than the mean of
+    all but one. n counts (answer, rater) pairs. Yields nothing if no answer has two raters.
     """
     others, rater, row = leave_one_out(sample.raters)
     scorers = {
@@ -127,7 +133,10 @@ def break_down(sample: RatedSample, _: AuditRequest) -> Breakdown:
 
 
 def agreement_values(result: Agreement) -> dict[str, Any]:
-    """Return an agreement as JSON values: every metric by name, counts, reasons, intervals, groups and coverage."""
+    """Return an agreement as JSON values: every metric by name, counts, reasons, intervals, groups and coverage.
+
+    `coverage` is the share (0..1) of the rows that have a judgment.
+    """
     values: dict[str, Any] = {"n": result.n, "failed": result.failed}
     values |= {name: estimate.value for name, estimate in result.estimates.items()}
     values |= {"undefined": result.undefined, "interval": result.interval, "groups": result.groups}
@@ -137,7 +146,7 @@ def agreement_values(result: Agreement) -> dict[str, Any]:
 def scorer_values(scorers: Scorers) -> dict[str, Any]:
     """Return the judge's agreement as JSON values, with its comparisons with trivial judges.
 
-    The other scorers are in summary.json under their own names, after the samples.
+    The other scorers are written to summary.json by `report.summarise`.
     """
     pairs = [to_builtins(pair) for pair in scorers.over_trivial]
     return agreement_values(scorers.judge) | {"unlabelled": scorers.unlabelled, "over_trivial": pairs}

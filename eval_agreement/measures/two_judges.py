@@ -1,7 +1,8 @@
-"""Two judges of the same answers, linked by anchors, the answers that both scored.
+"""Compare two judges, or one judge at two times, through anchors: the answers that both scored.
 
-`measure_change` splits a change of the mean into the judge's and the model's part; `convert` moves scores of one judge
-onto the other's scale: means of models by prediction-powered inference (`ppi`), with the anchors as labels.
+`measure_change` splits a change of the mean score into the judge's and the model's part. `convert` converts scores of
+one judge to the scale of the other. Models' means are converted by prediction-powered inference (`ppi`): the anchors
+are the labelled answers, and the other judge's scores are their labels.
 """
 
 from collections.abc import Iterator
@@ -23,17 +24,18 @@ MOST_OUTSIDE = 0.1
 """Largest share (0..1) of the scores to convert that may lie outside the range of the anchors' scores."""
 
 FEWEST_ANCHORS = 10
-"""Fewest questions with anchors of a model whose mean is converted. With fewer, intervals are too narrow."""
+"""Fewest questions on which a model must have anchors for its mean to be converted. With fewer, intervals are too
+narrow."""
 
 KNOTS = (0.25, 0.5, 0.75)
-"""Quantiles of the anchors' scores that are knots of the linear spline."""
+"""Quantiles of the anchors' scores that are the knots of the linear spline by which single scores are converted."""
 
 
 class Converted(Struct, frozen=True, kw_only=True):
     """A score converted to the other judge's scale: the mean of all answers, the mean of a model, or a single score.
 
-    `score`: the value before conversion. `mean`: the value after it; that of a single score is the mean of the scores
-    that answers with it are expected to get.
+    `score`: the value before conversion. `mean`: the value after conversion. For a single score this is the mean score
+    that the other judge is expected to give to answers with that score.
     `rank`: a model's best and worst possible place among the models, from 1; None for other lines.
     """
 
@@ -46,7 +48,7 @@ class Converted(Struct, frozen=True, kw_only=True):
 class Conversion(Struct, frozen=True, kw_only=True):
     """Scores of judge `source` on the scale of judge `target`, by `anchors` answers that both scored.
 
-    `cautions`: sentences on models whose anchors look like no random draw of their answers.
+    `cautions`: sentences on models whose anchors do not look like a random draw of their answers.
     """
 
     source: str
@@ -77,11 +79,10 @@ def convert_both_ways(sample: RatedSample, names: tuple[str, str]) -> list[Conve
 def convert(sample: RatedSample, names: tuple[str, str], source: Floats, target: Floats) -> Conversion:
     """Convert the scores `source` to the scale of `target`, both (n,), NaN if not scored.
 
-    `names`: the judges of `source` and `target`. Answers that both scored (anchors) are the labels of
-    prediction-powered means, model by model: a line through all anchors would draw the models towards each other,
-    because both judges err.
-    A model without enough anchors has no converted mean. Single scores are converted by the mean of the anchors with
-    that score, from a linear spline with KNOTS, fitted by least squares.
+    `names`: the judges of `source` and `target`. Anchors are the answers that both scored. Means are converted model by
+    model, by prediction-powered inference with the anchors' `target` scores as labels. (One line through all anchors
+    would draw the models towards each other, because both judges err.) A model without enough anchors has no converted
+    mean. Single scores are converted by a linear spline with KNOTS, fitted to the anchors by least squares.
     Raises UsageError if there are too few anchors, or if too many scores to convert lie outside the anchors' range.
     """
     anchors, known = ~np.isnan(source + target), ~np.isnan(source)
@@ -105,7 +106,7 @@ def convert(sample: RatedSample, names: tuple[str, str], source: Floats, target:
 def _convert_means(answers: RatedSample, target: str) -> tuple[list[Converted], list[str]]:
     """Return the converted means of all answers and of each model, and cautions on models' anchors.
 
-    `answers`: with the scores of judge `target` as `human`, NaN without one.
+    `answers`: the answers to convert. Their `human` scores are those of the judge `target`, NaN if it gave none.
     """
     anchored, chance = ~np.isnan(answers.human), np.ones(len(answers.ids))
     models = dict(answers.part_rows("answerer"))
@@ -132,7 +133,10 @@ def _convert_means(answers: RatedSample, target: str) -> tuple[list[Converted], 
 
 
 def _rank(answers: RatedSample) -> Places:
-    """Return the possible places of models by their converted means; empty if answers are not grouped by question."""
+    """Return each model's possible places by converted mean; empty if answers are not grouped by question.
+
+    `answers`: as in `_convert_means`, only models with enough anchors.
+    """
     pairs = compare_models(answers, AuditRequest())
     names = {name for pair in pairs for name in (pair.first, pair.second)}
     shown = [(pair.ahead, pair.first if pair.ahead == pair.second else pair.second) for pair in pairs if pair.ahead]
@@ -140,10 +144,11 @@ def _rank(answers: RatedSample) -> Places:
 
 
 def _expect_scores(anchors: RatedSample, source: Floats, target: Floats) -> Iterator[Converted]:
-    """Yield the score that an answer with each rating of the one judge is expected to get from the other.
+    """Yield one line per rating: the mean `target` score expected for answers whose `source` score is this rating.
 
-    `source`, `target`: both judges' scores of the anchors, (n,). The line is a spline with KNOTS, in the sample and in
-    each resample, fitted by the normal equations.
+    `source`, `target`: the anchors' scores by the judge to convert from, and by the judge to convert to, (n,). Ratings
+    outside the range of `source` are left out. A linear spline with KNOTS predicts `target` from `source`; it is fitted
+    to the sample and to each resample.
     """
     draws, (low, high) = Bootstrap(anchors.groups), (source.min(), source.max())
     knots = np.unique(np.quantile(source, KNOTS))
@@ -173,12 +178,13 @@ def _basis(scores: Floats, knots: Floats) -> Floats:
 class Change(Struct, frozen=True, kw_only=True):
     """A change of the mean score between two times, in points, split into two parts.
 
-    - judge: mean of now minus then, over the answers judged at both times.
-    - model: mean change of the questions asked at both times, less the judge's part. With too few of these questions it
-      is the rest of `total`, which the model or the questions may have caused. Undefined without new answers.
-    - shared: number of questions asked at both times, of which the model's part is measured; 0 if it is the rest.
-    - holds: False if the judge has changed or scores have fallen otherwise by a margin that counts, or if there are too
-      few questions to decide; else True.
+    - judge: the judge's part, the mean of now minus then over the answers that were judged at both times.
+    - model: the model's part, the mean change over the questions that have earlier and new answers, minus the judge's
+      part. With too few of these questions it is `total` minus the judge's part, which the model or other questions may
+      have caused. Undefined without new answers.
+    - shared: number of questions on which the model's part is measured; 0 if it is the rest of `total`.
+    - holds: False if the judge has changed, if scores have fallen for another reason by a margin that counts, or if
+      there are too few questions to decide; else True.
     """
 
     total: Estimate
@@ -193,7 +199,7 @@ def measure_change(sample: RatedSample, looks: int | None = None) -> Change:
     """Measure the change from the earlier scores (the sample's `human`) to the present ones (its `scores`).
 
     NaN is an answer not scored at that time. `looks`: planned number of such audits, which share 5 % of false alarms in
-    equal parts (Bonferroni, valid however much they have in common); None for a single one, uncorrected.
+    equal parts (Bonferroni, valid even if audits share data); None for a single audit without correction.
     Raises UsageError if no answer was judged at both times.
     """
     then, now = sample.human, sample.scores

@@ -41,19 +41,20 @@ MOST_NAMED = 3
 """Largest number of tasks, and of models, that the decision lists."""
 
 NOTABLE, GAIN = 0.25, 0.05
-"""Smallest shift of a judge that the decision mentions, in points; share (0..1) of its error that a map must remove."""
+"""Smallest shift of a judge that the decision mentions, in points. Smallest share (0..1) of its mean absolute error
+that recalibration must remove to be recommended."""
 
 FEWEST_OTHERS = 3
 """Fewest questions whose label is not people's most frequent one. With fewer, no judge can be told from a constant
 one."""
 
 STRONG = 0.5
-"""Share that a judge must explain of the variance that people's scores can show, given their reliability, to be
-strong."""
+"""A judge is strong if it explains at least this share (0..1) of the variance that can be explained at all, which is
+the reliability of people's scores. It may score single answers if at least this share of them is left to it."""
 
 RELIABILITY, LEAST_RELIABILITY, UNFIT = 0.7, 0.3, 0.4
-"""Reliability (0..1) of people's scores: the usual value and the smallest plausible one, if it is unknown; and the
-value below which the scores can test no judge."""
+"""Reliability (0..1) of people's scores: the usual value and the smallest plausible value, assumed if it is unknown;
+and the value below which the scores can test no judge."""
 
 WEAK_KAPPA = 0.4
 """Kappa below which a judge cannot replace people ("fair" at best: Landis and Koch 1977)."""
@@ -66,9 +67,10 @@ MOST_QUESTIONS = 10
 
 
 class Decision(Struct, frozen=True, kw_only=True):
-    """The decisions of an audit as sentences: `judges` has one per judge, the best first.
+    """The decisions of an audit as sentences.
 
-    `steps` gives the figures behind the decision on the judge under audit.
+    `judges`: one sentence per judge: judges with doubtful files first, then the best judge before others. A sentence
+    that is the same for all judges is given once. `steps`: the figures on the judge under audit.
     """
 
     judges: list[str]
@@ -95,7 +97,8 @@ def decide_scores(name: str, findings: RatedFindings, outcomes: Sequence[Outcome
 def _arrange(decided: Mapping[str, str], doubts: Mapping[str, Sequence[Doubt]], accepted: Collection[str]) -> list[str]:
     """Return one sentence per judge: its doubts if any are not accepted, else its decision. Doubts come first.
 
-    `decided`, `doubts`: by judge name.
+    `decided`: the decision on each judge, by judge name. `doubts`: by judge name. `accepted`: names of doubts that the
+    user overrides.
     """
     doubted, others = [], []
     for who, decision in decided.items():
@@ -111,7 +114,7 @@ def _arrange(decided: Mapping[str, str], doubts: Mapping[str, Sequence[Doubt]], 
 
 
 def _rank(line: Line, findings: RatedFindings) -> tuple[bool, float]:
-    """Return the sort key of a judge: judges that beat the trivial ones first, then by error after recalibration."""
+    """Return the sort key of a judge: those that beat the trivial judges first, then by error after recalibration."""
     recalibration = findings.recalibration.get(line.name)
     return (not _knows(line, recalibration), recalibration.error) if recalibration else (True, np.inf)
 
@@ -128,9 +131,10 @@ def _knows(line: Line, recalibration: Recalibration) -> bool:
 def _why_unfit(
     labels: Floats | Codes, groups: Any, raters: RaterAgreement | None, accepted: Collection[str], **words: str
 ) -> str:
-    """Return why the labels (n,) cannot test any judge, or "" if they can, or if the user has `accepted` that.
+    """Return why the labels (n,) cannot test any judge; "" if they can, or if the user has `accepted` "unfit" labels.
 
-    `groups`: (n,). `raters`: the raters' agreement, or None. `words`: `things`, the items, and `unit`, their labels.
+    `groups`: number of each item's group, (n,). `raters`: the raters' agreement, or None. `words`: words for the
+    sentence: `things` for the items (answers), `unit` for a label (score).
     """
     values, counts = np.unique(labels, return_counts=True)
     others = len(np.unique(groups[labels != values[counts.argmax()]]))
@@ -178,8 +182,9 @@ def _decide(line: Line, findings: RatedFindings) -> str:
 def _why_unknown(who: str, gains: Mapping[str, Estimate], figure: str, groups: int, *, single: bool = False) -> str:
     """Return a sentence that a judge is not shown to beat trivial judges, or that there are too few labels to tell.
 
-    `gains`: the effects that are not shown, by trivial judge; above 0 is in the judge's favour. `figure`: the judge's
-    agreement in words. `single`: answers have one rater, so that the labels may be at fault.
+    `gains`: how much better the judge is than each trivial judge that it is not shown to beat; above 0 is better.
+    `figure`: the judge's agreement in words. `groups`: number of groups. `single`: True if each answer has one rater,
+    in which case the labels may be at fault.
     """
     needed = 0.0
     for gain in gains.values():
@@ -211,9 +216,9 @@ def _is_strong(who: str, findings: RatedFindings) -> bool:
 
 
 def _find_reliability(raters: RaterAgreement | None, unknown: float) -> float:
-    """Return the reliability (0..1) of the mean of several raters, by the Spearman-Brown formula.
+    """Return the reliability (0..1) of the mean of an item's raters, by the Spearman-Brown formula from alpha.
 
-    Returns `unknown` if there is no agreement of raters to compute it from.
+    Returns `unknown` if alpha is unknown or 0.
     """
     if raters is None or not raters.people.value:
         return unknown
@@ -227,9 +232,9 @@ def _is_notable(effect: BiasEffect, least: float = NOTABLE) -> bool:
 
 
 def _say_shift(biases: Biases) -> str:
-    """Return a phrase on how much more severe or lenient a judge is than people, or "" if it is not.
+    """Return a phrase on how much more severe or lenient a judge is than people, or "" if it is not notably so.
 
-    It covers the whole sample, and the languages and tasks that stand out.
+    The phrase covers the whole sample, and the language and the task that stand out most.
     """
     severity, phrases = biases.effects[0], []
     if _is_notable(severity):
@@ -251,7 +256,7 @@ def _say_size(effect: BiasEffect) -> str:
 def _list_uses(line: Line, findings: RatedFindings, *, unaided: bool) -> str:
     """Return sentences on what a judge may be used for: means with labels, ranking models, scores of single answers.
 
-    `unaided`: the judge may replace a rater, so that nothing is said on single answers.
+    `unaided`: True if the judge may replace a rater; then nothing is said on single answers.
     """
     audited = line.name == findings.sample.judge
     plan: LabelPlan | None = findings.plan
@@ -420,9 +425,9 @@ def _say_verdict_shift(table: Indices) -> str:
 
 
 def _save_shares(judge: str, audit: Findings[Preferences]) -> str:
-    """Return a sentence on how many labels a judge saves, within the half width asked for, for a share of verdicts.
+    """Return a sentence on how many labels a judge saves if people's share of yes, or of verdicts for a, is estimated.
 
-    It is the share of yes verdicts, or answer A's win rate (ties count half).
+    Ties count half. The half width of the estimate is that of --target-half-width, or SHARE_WITHIN.
     """
     people, verdicts = audit.sample.verdict, audit.sample.verdicts[judge]
     both = labelled(people, verdicts)
@@ -442,7 +447,8 @@ def _broken_gate(outcomes: Iterable[Outcome]) -> str:
 def _why_undecided(who: str, lost: int, total: int, groups: int, *, most_failed: float, things: str) -> str:
     """Return why there is no decision on a judge, or "" if there is one.
 
-    `lost`: verdicts missing of `total`. `most_failed`: largest share (0..1) of these. `things`: word for the items.
+    `lost`: number of missing verdicts, out of `total`. `most_failed`: largest share (0..1) that may be missing.
+    `groups`: number of groups. `things`: word for the items.
     """
     if lost > most_failed * total:
         return say("failed_too_often", who=who, lost=lost, total=total, things=things, most=most_failed)
@@ -453,11 +459,12 @@ def _why_undecided(who: str, lost: int, total: int, groups: int, *, most_failed:
 def _count_labels(
     human: Floats, judge: Floats, groups: Indices, *, half_width: float, rows: int = 0
 ) -> tuple[int, int, int]:
-    """Return how many labels, drawn in groups like these, a mean takes with the judge and without; and `rows` or 0.
+    """Return how many labels a 95 % interval of ± `half_width` takes with the judge and without, and `rows` or 0.
 
-    `human`, `judge`, `groups`: (n,). `rows`: number of answers that may be labelled; 0 for any number, or if they are
-    too few. It is n times the clustered variance of the mean, over (half_width / 1.96)², without the judge. With it the
-    share (1 - r²) / (1 - r² labels / rows) is left (PPI++).
+    `human`, `judge`, `groups`: (n,), for answers that people and the judge scored. Further labels are assumed to come
+    in groups like these. `rows`: number of answers that may be labelled, or 0 for any number; 0 is returned if they are
+    too few. Without the judge, n times the clustered variance of the mean, over (half_width / 1.96)², labels are
+    needed. With the judge, the share (1 - r²) / (1 - r² labels / rows) of these is needed (PPI++).
     """
     people, judged = human - human.mean(), judge - judge.mean()
     by_group = np.bincount(group_numbers(groups), people)
@@ -470,7 +477,10 @@ def _count_labels(
 
 
 def _say_saving(labels: tuple[int, int, int], *, quantity: str, size: str) -> str:
-    """Say how many labels a mean takes with the judge and without. `labels`: as `_count_labels` returns them."""
+    """Return a sentence on how many labels a mean takes with the judge and without.
+
+    `labels`: as `_count_labels` returns them. `quantity`: the mean in words. `size`: the half width in words.
+    """
     with_judge, labels_only = (max(FEWEST_TO_DECIDE, count) for count in labels[:2])
     key = "saves" if with_judge <= (1 - LEAST_SAVED) * labels_only else "saves_nothing"
     facts = {"what": quantity, "size": size, "with_judge": with_judge, "labels_only": labels_only}
@@ -478,9 +488,10 @@ def _say_saving(labels: tuple[int, int, int], *, quantity: str, size: str) -> st
 
 
 def _tasks_to_avoid(metric: str, tasks: Mapping[str, Estimate], does: str) -> str:
-    """Return a sentence that lists the tasks (at most MOST_NAMED) without shown agreement, or "" if there are none.
+    """Return a sentence on the tasks (at most MOST_NAMED) where the judge is not shown to agree with people, or "".
 
-    `does`: what the judge is not shown to do there, in words.
+    `tasks`: the `metric` by task; agreement is shown if its interval lies above 0. `does`: what the judge is not shown
+    to do there, in words.
     """
     phrases = []
     for name, estimate in tasks.items():

@@ -18,7 +18,8 @@ from eval_agreement.sentences import say
 def _scorer_row(name: str, about: str, result: VerdictAgreement, *, ties: bool, strong: bool = False) -> TableRow:
     """Build the table row of a scorer.
 
-    Without ties, every item is decided, and the column for decided items is left out.
+    `about`: the scorer in a few words. `ties`: whether verdicts may be ties. Without ties every item is decided, and
+    the column for decided items is left out.
     """
     counts = result.n, result.failed, result.unasked
     decided = [percent(result.decided)] if ties else []
@@ -64,7 +65,7 @@ def draw_verdicts(scorers: preferences.VerdictScorers, _: object) -> Iterator[Pa
 
 
 def draw_people(beside: Mapping[str, BesideRaters], _: object) -> Iterator[Part]:
-    """Build the parts that compare each judge with single raters, one per judge."""
+    """Build the parts that compare each judge with single raters, judge by judge."""
     for judge, beside_raters in beside.items():
         yield from people_parts(judge if len(beside) > 1 else "", beside_raters)
 
@@ -162,7 +163,7 @@ def draw_differences(differences: Sequence[preferences.PairedDifference], _: obj
 
 
 def draw_kinds(kinds: preferences.VerdictKinds, _: object) -> Iterator[Part]:
-    """Build the part on kinds of items: how often the audited judge agrees with people on each.
+    """Build the parts on how often the audited judge agrees with people on each kind of item, a part per property.
 
     A kind is one value of a property of the items, such as the language zh.
     """

@@ -32,13 +32,15 @@ from eval_agreement.reading.tables import Source
 from eval_agreement.sample import AuditRequest, RatedSample
 
 LEDGER_HASHES, LEDGER_SAME = 128, 0.8
-"""Number of hashes by which the ledger knows labels; share (0..1) of equal labels from which two sets are the same."""
+"""Number of hashes of labels that the ledger keeps per audit. Smallest share (0..1) of equal labels at which two audits
+have the same labels."""
 
 
 def sample_facts(sample: RatedSample, files: Mapping[str, Source], training: Sequence[Response]) -> dict[str, Any]:
     """Return the provenance of a sample: its files, its judge, and the number of its rows.
 
-    `in_training` counts rows whose id is also in the training file; it is missing if `training` is empty.
+    The result's `in_training` counts rows whose id is also in `training`, the rows of the training file; it is missing
+    if there are none.
     """
     facts: dict[str, Any] = {"rows": len(sample.ids), "notes": sample.notes, **file_facts(files)}
     judgments = [judgment for judgment in sample.judgments if judgment]
@@ -68,11 +70,12 @@ def provenance(samples: Mapping[str, Any], request: AuditRequest = AuditRequest(
 
 
 def count_audits(out: Path, labels: Iterable[tuple[str, float]]) -> int:
-    """Record an audit in the ledger `audits.jsonl` beside the output folder; return its number on the same labels.
+    """Record an audit in the ledger `audits.jsonl`; return how many audits, this one included, had the same labels.
 
-    `labels`: id and label of each labelled answer. Labels are the same if LEDGER_SAME of them are. That is estimated
-    from the LEDGER_HASHES smallest hashes (Broder 1997, "On the resemblance and containment of documents"), which are
-    all that the ledger holds of them. Raises UsageError if the ledger cannot be read or written.
+    The ledger lies beside the output folder `out`. `labels`: id and label of each labelled answer. Two audits have the
+    same labels if at least the share LEDGER_SAME of them is equal. The share is estimated from the LEDGER_HASHES
+    smallest hashes of the labels (Broder 1997, "On the resemblance and containment of documents"), and the ledger holds
+    only these. Raises UsageError if the ledger cannot be read or written.
     """
     path = out.resolve().parent / "audits.jsonl"
     now = sorted({hash_value(label, 12) for label in labels})[:LEDGER_HASHES]
@@ -88,7 +91,11 @@ def count_audits(out: Path, labels: Iterable[tuple[str, float]]) -> int:
 def certify(
     how: HowJudged, judged: Path, labels: Labels, agreed: Agreement, outcomes: Sequence[Outcome], audit: Findings[Any]
 ) -> Certificate:
-    """Return the certificate of the judge under audit, with today's date (UTC). `judged`: the judged file."""
+    """Return the certificate of the judge under audit, with today's date (UTC).
+
+    `how`: how the judge was run. `judged`: the file with its verdicts. `labels`: the labels, for their provenance.
+    `agreed`: the judge's agreement. `outcomes`: results of the gate.
+    """
     # Verdicts have no map.
     recalibration = audit.by_measure.get("recalibration", {}).get(audit.sample.judge)
     fitted = recalibration.fitted if recalibration else None
@@ -109,7 +116,7 @@ def certify(
 
 
 def name_file(path: Path) -> dict[str, Any]:
-    """Return a file's path and SHA-256; for a sheet it is the hash of the whole workbook, for a folder None.
+    """Return a file's path and SHA-256: for a sheet that of the whole workbook, for a folder None.
 
     >>> name_file(Path("/"))
     {'file': '/', 'sha256': None}
@@ -144,7 +151,7 @@ def summarise(audits: Mapping[str, RatedFindings], measures: Table, outcomes: Se
 
 
 def row_lines(audits: Mapping[str, RatedFindings]) -> list[dict[str, Any]]:
-    """Return the rows of rows.csv: score and interval of each answer, and who should rate it (`measure_intervals`)."""
+    """Return the lines of rows.csv: score and interval of each answer, and who should rate it (`measure_intervals`)."""
     lines = []
     for name, findings in audits.items():
         sample, (_, rows) = findings.sample, findings.widths
@@ -174,7 +181,7 @@ def text_table(audits: Mapping[str, RatedFindings]) -> str:
 
 
 def _text_rows(findings: RatedFindings) -> list[list[str]]:
-    """Return the rows of the table that the command prints for a sample: the heading, then a row for each judge."""
+    """Return the rows of the table that the command prints for a sample: the heading, then a row for each scorer."""
     rows = [["judge", "n", "failed", *(metric.name for metric in METRICS.values())]]
     for line in findings.scorers.lines:
         cells = [line.name, str(line.result.n), str(line.result.failed)]
@@ -258,14 +265,14 @@ def rank_answers(sample: RatedSample | Preferences, most: int) -> Iterator[PageA
 
 
 def failures_part(name: str, sample: RatedSample) -> blocks.Part:
-    """Build the part on failed judgments, which is empty if there are none."""
+    """Build the part on the failed judgments of a sample; it is empty if there are none. `name`: the sample's name."""
     caption = "Answers without a score, by reason, with the first of each; left out of the judge’s numbers above."
     table = blocks.Table(caption=caption, head=["Failure", "count"], rows=count_failures(sample))
     return blocks.Part(heading=name, tables=[table])
 
 
 def count_failures(sample: RatedSample) -> list[blocks.TableRow]:
-    """Return a table row per kind of failure, the most frequent first: its count, and its first three answers."""
+    """Return a table row per reason for a missing score, the most frequent first, with its count and first answers."""
     answers: dict[str, list[str]] = {}
     for index in np.flatnonzero(np.isnan(sample.scores)).tolist():
         # Scores from tables have no judgments, and no details of failures.

@@ -64,7 +64,7 @@ def draw_scorers(scorers: Scorers, of_samples: Sequence[Scorers]) -> Iterator[Pa
 
 
 def draw_breakdown(breakdown: Breakdown, of_samples: Sequence[Breakdown]) -> Iterator[Part]:
-    """Build the part on the judge's agreement by property and value."""
+    """Build the part on the judge's agreement with people for each value of each property, such as each language."""
     every_part = [values for of_sample in of_samples for values in of_sample.values()]
     axis = axis_of(_error_bar(result) for values in every_part for result in values.values())
     tables = []
@@ -91,7 +91,7 @@ def draw_comparisons(comparisons: Sequence[Comparison], _: object) -> Iterator[P
 
 
 _MARGIN = {None: "–", True: "{:g}", False: "not shown"}
-"""Text of a margin's cell by `no_worse`: None (no margin or interval), True (shown to be no worse), or False."""
+"""Text of a cell on the margin, by `MetricDifference.no_worse`; {:g} is the margin."""
 
 
 def differences_table(caption: str, names: tuple[str, str], differences: Sequence[MetricDifference]) -> Table:
@@ -114,7 +114,7 @@ def differences_table(caption: str, names: tuple[str, str], differences: Sequenc
 
 
 def draw_people(beside: BesideRaters, _: object) -> Iterator[Part]:
-    """Build the part that compares the judge with single raters."""
+    """Build the parts that compare the judge with single raters."""
     yield from people_parts("", beside)
 
 
@@ -132,7 +132,7 @@ def draw_biases(biases_of: Mapping[str, Biases], _: object) -> Iterator[Part]:
 
 
 def _strongest(family: Offsets) -> list[BiasEffect]:
-    """Return the effects of the most and the least favoured label of a family, among those that are significant."""
+    """Return the effects of the most and the least favoured label, such as a language, if significant; at most two."""
     shown = sorted(filter(_is_shown, family.effects), key=lambda effect: -(effect.value or 0.0))
     return shown[:1] + shown[1:][-1:]
 
@@ -225,7 +225,7 @@ def draw_corrected_means(means: Mapping[str, CorrectedMean], _: object) -> Itera
 
 
 def draw_plan(plan: LabelPlan | None, _: object) -> Iterator[Part]:
-    """Build the part on the number of labels to plan, if a half width was requested."""
+    """Build the part on the number of labels to plan, if `--target-half-width` was given."""
     if plan:
         yield Part(readings=[plan.reading])
 
@@ -313,7 +313,7 @@ def _variants_table(caption: str, effects: Sequence[VariantEffect]) -> Table:
 
 
 def injection_part(injection: Injection) -> Part:
-    """Build the part on attacks from one file of attacked answers."""
+    """Build the part on the attacks in one file of judged attacked answers."""
     table = _variants_table(say("without_attack", injection=injection), injection.attacks)
     return Part(heading=injection.judge, readings=[injection.reading], tables=[table])
 

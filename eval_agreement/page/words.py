@@ -1,4 +1,4 @@
-"""Parts that all audit pages share: formats of p-values and estimates, sections, single raters and the gate."""
+"""What the pages of all audits share: formats of p-values and estimates, sections, and the parts on raters and gate."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
@@ -54,7 +54,7 @@ def estimates(caption: str, rows: Mapping[str, Estimate | None], cell: Callable[
 
 
 def _detectable(size: str, estimate: Estimate) -> str:
-    """Return a phrase with the smallest effect that would show, or "" if an effect is shown."""
+    """Return a phrase on the smallest effect that would show (`size`); "" if the effect is shown, or not tested."""
     return f"; needs {size} to show" if estimate.unseen else ""
 
 

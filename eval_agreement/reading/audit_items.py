@@ -22,15 +22,16 @@ from eval_agreement.reading.tables import Source
 class AuditItem(Struct, frozen=True, kw_only=True):
     """A judged item with the verdicts of the judge and of people. None is an unknown value.
 
-    - kind "score": `score` is the judge's, on 1..10, None if it failed. `criterion` is None for the overall score.
+    - kind "score": `score` is the judge's, on 1..10, None if the judgment failed. `criterion` is None for the overall
+      score.
     - kind "preference" (between answers a and b) or "yes or no" (yes is a, no is b): `labels` holds the judge's verdict
       with a shown first and the one with b shown first, or a single verdict if the order is irrelevant or unknown.
       "failed" is a failed judgment, None an order that was not judged.
     - repeats: the judge's further scores, or labels, if it was asked several times.
-    - human, raters, human_label: people's score (with each rater's) or verdict. others: further judges' scores by
-      column.
+    - human, raters: people's score and each rater's score. human_label: people's verdict. others: further judges'
+      scores by judge.
     - group: cluster for resampling. parts: properties to break agreement down by. length, length_b: characters of the
-      answer and of the other one.
+      answer, and of answer b of a pair.
     - probability: chance that people labelled the item; None if it is the same for all.
     """
 
@@ -54,7 +55,10 @@ class AuditItem(Struct, frozen=True, kw_only=True):
 
 
 def items_of(judgment: Judgment) -> list[AuditItem]:
-    """Return the items that one judgment contains, one per audited part of its form. Unknown forms count as ratings."""
+    """Return the items of one judgment, one per audited part of its form, such as a criterion or a checklist item.
+
+    A judgment by an unknown form counts as a rating.
+    """
     try:
         form = form_of(judgment.prompt)
     except UsageError:
@@ -85,7 +89,10 @@ def _length(sample: Sample) -> int | None:
 
 
 def _item(base: AuditItem, part: AuditedPart, judgment: Judgment, form: Form) -> AuditItem:
-    """Return one part of a judgment as an item. `base`: the item of the whole judgment, with people's score."""
+    """Return one part of a judgment as an item.
+
+    `base`: the item of the whole judgment, with people's score; the part's verdicts replace its own.
+    """
     if part.name:
         base = replace(base, id=f"{base.id}/{part.name}")
     if part.type == "score":
@@ -134,8 +141,8 @@ def build_item(response: Response) -> AuditItem:
 def _orders(calls: Sequence[Call]) -> tuple[Label | None, ...]:
     """Return the two verdicts on a pair: with the model's answer shown first, and with its opponent's shown first.
 
-    Each is that of the last call in this order, or None without one. Returns () if no call records an order, as in
-    people's verdicts.
+    Each verdict is that of the last call in its order, or None without such a call. Returns () if no call records an
+    order, as in people's verdicts.
     """
     last = {call.first: _LABELS.get(call.value, "failed") for call in calls if call.first}
     swapped = last.get("opponent")
@@ -149,7 +156,7 @@ _SWAPPED: dict[Label | None, Label] = {"a": "b", "b": "a"}
 def read_items(source: Source) -> Iterator[AuditItem]:
     """Yield the items of a file of judgments, lazily.
 
-    If `source.column` names a protocol, only its conversations count.
+    If `source.column` names a protocol, only judgments by this protocol are read.
     Raises UsageError with file and line for a second judge, a repeated id, a score off its scale, a missing turn, or a
     checklist with more answers from one side than from the other. Raises UsageError with the file if it has no item.
     """

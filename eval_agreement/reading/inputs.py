@@ -1,4 +1,4 @@
-"""Command-line options of an audit: its files as sources, and its other options, checked."""
+"""Parse and check the command-line options of an audit. Files and columns become `Source`s."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,7 +13,7 @@ from eval_agreement.reading.tables import CODED, ROLES, USED, Codes, Source, Tab
 from eval_agreement.sentences import say
 
 ALIASES = {"text": "response", "model": "system", "human_score": "people", "preference": "people"}
-"""Alternative names of columns in --map, with their usual names."""
+"""Alternative names of fields in --map COLUMN=FIELD, with the usual name of each."""
 
 FIELDS = (*ROLES, *ALIASES, *sorted(USED))
 """Field names that --map accepts."""
@@ -77,7 +77,7 @@ def parse_codes(texts: Iterable[str]) -> Codes:
 def parse_sources(
     human: str | None, judges: Iterable[str], given: TableOptions
 ) -> tuple[Source | None, dict[str, Source]]:
-    """Return the source of people's labels (None without `human`), and the judges' sources by name.
+    """Return the source of people's labels and the judges' sources by name; None and {} without `human`.
 
     `human`: FILE[:COLUMN]. `judges`: NAME=FILE[:COLUMN] each.
     Raises UsageError for a malformed option, or if no table has a mapped column.
@@ -101,9 +101,10 @@ def parse_sources(
 
 
 def find_scores(sources: Mapping[str, Source]) -> dict[str, Source]:
-    """Return the sources of two judges, with their scales. A tool's result file stands for its first judge.
+    """Return the sources of two judges, with their scales, by name.
 
-    Raises UsageError if the detected scales of the two differ.
+    From a result file of another tool, the scores of its first judge are taken. Raises UsageError if the scales that
+    were detected differ.
     """
     from eval_agreement.reading.result_formats import scores_of_judge  # noqa: PLC0415 - pandas: keeps --help fast
 
@@ -162,9 +163,10 @@ def parse_judges(texts: Iterable[str], option: str = "--judge") -> dict[str, Sou
 
 
 def read_attacks(paths: Iterable[Path]) -> tuple[list[Injection], dict[Path, Looking]]:
-    """Return the effects of attacks, and by file the evidence on whether the judge looks at images.
+    """Measure the judgments in files of --attacked.
 
-    Raises UsageError with the file, as `injection` and `looking` do.
+    Returns the effects of prompt injections, one per file with these, and by file the evidence on whether the judge
+    looks at images. Raises UsageError, with the file, as `injection` and `looking` do.
     """
     injections, looks = list[Injection](), dict[Path, Looking]()
     for path in dict.fromkeys(paths):
@@ -178,7 +180,7 @@ def read_attacks(paths: Iterable[Path]) -> tuple[list[Injection], dict[Path, Loo
 
 
 def check_no_attacks(ids: Iterable[str], path: Path) -> None:
-    """Raise UsageError if ids belong to copies made by `critic attack`: one response would count several times."""
+    """Raise UsageError for ids of copies made by `critic attack`, which would count a response several times."""
     names = "|".join((*suite(), *ARMS))
     marked = re.compile(rf"{SEPARATOR}({names})(?=$|[+/])")  # behind an id: a second answer, a criterion, an item
     if copies := [key for key in ids if SEPARATOR in key and marked.search(key)]:
@@ -207,6 +209,6 @@ def name_files(arguments: Iterable[str]) -> dict[str, Path]:
 
 
 def find_run(path: Path) -> Path:
-    """Return the newest run's file if `path` is deepeval's folder or the folder above; any other path unchanged."""
+    """Return the file of the newest run if `path` is a folder .deepeval or contains one; any other path unchanged."""
     runs = [run for folder in (path, path / ".deepeval") for run in folder.glob(".latest*run*.json")]
     return max(runs, key=lambda run: run.stat().st_mtime) if runs else path

@@ -1,8 +1,9 @@
 """Read samples from files. Any file becomes a data frame (`Labels`) indexed by id; two frames make a sample.
 
-A sample is a `RatedSample` or `Preferences`. The frame's columns (None if unknown) are `human`, `score` (on 1..10),
-`labels`, `repeats`, `raters` (labels by rater), `group`, `length`, `length_b`, `probability`, `response` and
-`judgment`. All other columns are parts, by which agreement is broken down.
+A sample is a `RatedSample` or `Preferences`. The frame's columns (None if unknown) are `human` and `score` (people's
+and a judge's, on 1..10), `labels` (a judge's verdicts), `repeats`, `raters` (scores or labels by rater), `group`,
+`length`, `length_b`, `probability`, `response` and `judgment`. All other columns are parts: properties such as the
+language, by which agreement is broken down.
 """
 
 import math
@@ -47,8 +48,8 @@ SIDES = ("model_a", "model_b")
 _NOT_PARTS = (*_PEOPLES, "group", "length", "length_b", "response", "judgment", "repeats", *SIDES)
 
 _CHOSEN = ("protocol", "condition", "judging", "turn")
-"""Parts of judged conversations for which people may have judged only some values. For answers this is the
-criterion."""
+"""Parts of judged conversations of which people may have judged only some values, such as one of several protocols. For
+single answers this is the criterion."""
 
 CROSS_FITTED = "{} stands for the judges of all folds ({}); none of them learned from a question that it judged"
 """Note on judgments that critic merge --cross-fit put together."""
@@ -59,9 +60,10 @@ _NO_PEOPLE = "{}: no people's verdicts (sample.human); give --human FILE --judge
 def find_kind(source: Source) -> Kind:
     """Return the kind of people's verdicts in a file.
 
-    It follows from the column's name, its first value, or the first judgments. Numbers beside two answers are
-    preferences.
-    Raises UsageError if judgments are of several kinds, unless the source names a protocol.
+    In a table, the kind follows from the first value of the column that the source names. If it names none, the kind
+    follows from the default column (COLUMNS) that the table has. Numbers beside two answers are preferences.
+    Human-scored rows hold scores. In a file of judgments, the kind is that of all judgments, or of those by the
+    protocol that the source names as its column. Raises UsageError if these judgments are of several kinds.
     """
     # Conversations may be judged by several protocols, and only one kind is audited at a time.
     if source.content == "judgments":
@@ -86,7 +88,7 @@ def find_judge(path: Path) -> tuple[str, list[str]]:
     """Return the judge of a file of judgments, and a list of notes.
 
     There is a note if the judge was not trained on the form of its prompts, if it was trained on the rows that it
-    judged, and if it stands for the judges of all folds.
+    judged, and if the file puts together verdicts of several judges, each trained on other folds (CROSS_FITTED).
     """
     _, first = next(jsonl.read(path, Judgment))
     facts, unlearned = jsonl.facts(path), first.setup.unlearned
@@ -101,8 +103,8 @@ def find_judge(path: Path) -> tuple[str, list[str]]:
 def read_judgments(name: str, path: Path) -> list[RatedSample]:
     """Read judgments with people's scores inside as samples, the overall scores first.
 
-    Further samples NAME/CRITERION hold the scores by each criterion that people scored. If another judge's column has
-    this judge's name, it keeps its suffix _score_1_10.
+    Further samples NAME/CRITERION hold the scores by each criterion that people scored. Scores of other judges, in
+    columns JUDGE_score_1_10, are read under the name JUDGE, or under the whole name if this judge has the same name.
     Raises UsageError as `read_items` does, and if people scored none of the answers.
     """
     source = Source(path)
@@ -172,7 +174,10 @@ def read_two_judges(then: Source, now: Source, name: str) -> RatedSample:
 
 
 def _judged_texts(rows: Labels) -> dict[str, str | None]:
-    """Return the judged answers by id, None if unknown. For a whole conversation it is the hash of its prompt."""
+    """Return the text of each judged answer by id, None if unknown.
+
+    If a judgment has no single answer, as of a whole conversation, the hash of its requests stands for the text.
+    """
     texts = dict[str, str | None]()
     for key, judgment, response in zip(rows.index, _listed(rows["judgment"]), _listed(rows["response"]), strict=True):
         texts[key] = judgment.sample.answer or judgment.asked if judgment else response and response.text
@@ -213,9 +218,9 @@ def read_labels(human: Source, judges: Mapping[str, Source], kind: Kind) -> Pref
 
 
 def _encode(labels: "pd.Series[Any]") -> Codes:
-    """Return verdicts as codes, shape (n, 2): a shown first, b shown first.
+    """Return verdicts as codes, (n, 2): with answer a shown first, and with answer b shown first.
 
-    The shape is (n,) if an order is unknown.
+    If the order of any verdict is unknown, the shape is (n,), and verdicts in both orders are combined (`both_orders`).
     """
     orders, is_ordered = list[list[Label | None]](), True
     for label in labels:
@@ -227,8 +232,9 @@ def _encode(labels: "pd.Series[Any]") -> Codes:
 
 
 def _read(human: Source, judges: Mapping[str, Source], kind: Kind) -> tuple[Labels, dict[str, Labels], list[str]]:
-    """Return people's verdicts (with what the first judge's file adds), each judge's verdicts by name, and notes.
+    """Return people's rows, each judge's rows by name, and notes.
 
+    People's rows are completed from the first judge's file (`_join`), and include items that only this judge has.
     Raises UsageError if people have no verdicts, if files share no id, or if a judge's name is already used.
     """
     people, notes = _read_labels(human, kind)
@@ -261,7 +267,7 @@ def _read(human: Source, judges: Mapping[str, Source], kind: Kind) -> tuple[Labe
 
 
 def _check_chances(path: Path, rows: Labels, labelled: "pd.Series[bool]") -> None:
-    """Raise UsageError if only some of the labelled rows have a label_probability. `labelled`: mask of the rows."""
+    """Raise UsageError if only some of the labelled rows have a label_probability. `labelled`: mask, one per row."""
     unknown = rows.index[labelled & rows["probability"].isna()]
     if len(unknown) and rows["probability"].notna().any():
         raise UsageError(
@@ -270,7 +276,10 @@ def _check_chances(path: Path, rows: Labels, labelled: "pd.Series[bool]") -> Non
 
 
 def _read_labels(source: Source, kind: Kind, people: set[str] | None = None) -> tuple[Labels, list[str]]:
-    """Read people's scores or labels, and notes; or a judge's if `people`, the ids that people labelled, is given."""
+    """Read the rows of a file with people's scores or labels, or with a judge's, and notes.
+
+    `people`: the ids that people labelled, to read a judge's file; None to read people's file.
+    """
     if source.content == "table":
         return _read_table(source, kind, judge=people is not None)
     if source.content == "judgments":
@@ -285,11 +294,11 @@ def _read_labels(source: Source, kind: Kind, people: set[str] | None = None) -> 
 
 
 def _read_verdicts(source: Source, kind: Kind, people: set[str] | None) -> tuple[Labels, list[str]]:
-    """Read verdicts from a file of judgments, and notes.
+    """Read the verdicts of a judge or of people from a file of judgments, and notes.
 
-    If `people` (ids) is given, return the judge's verdicts. Otherwise return people's: those recorded in the judgments,
-    or, for conversations, the file's own, which people gave in the judges' format. A verdict that people did not give
-    is no failure.
+    `people`: the ids that people labelled, to read the judge's verdicts. If it is None, people's verdicts are read.
+    Judgments of answers record people's verdict beside the judge's. For conversations, people's verdicts are a file of
+    judgments of their own, with people in place of the judge; a missing verdict is then no failed judgment.
     """
     items, notes = [item for item in read_items(source) if item.kind == kind], find_judge(source.path)[1]
     if not items:
@@ -315,9 +324,9 @@ def _read_verdicts(source: Source, kind: Kind, people: set[str] | None) -> tuple
 
 
 def _keep_graded(items: list[AuditItem], people: set[str], judge: str) -> tuple[list[AuditItem], list[str]]:
-    """Keep the verdicts whose protocol, condition or criterion people also used; return them with notes on the others.
+    """Return the judge's verdicts by protocols, conditions, criteria … that people also used, with notes on the others.
 
-    `people`: ids that people labelled. `judge`: name for the notes.
+    `people`: ids that people labelled. `judge`: the judge's name, for the notes.
     """
     notes = []
     for part in _CHOSEN if "protocol" in items[0].parts else ["criterion"]:
@@ -331,17 +340,17 @@ def _keep_graded(items: list[AuditItem], people: set[str], judge: str) -> tuple[
 
 
 def _build_labels(items: Sequence[AuditItem]) -> Labels:
-    """Build the data frame of items, one row per id."""
+    """Build the data frame (`Labels`) of items, one row per item, indexed by id."""
     rows = [{**asdict(item), **item.parts} for item in items]
     labels = pd.DataFrame(rows, index=[item.id for item in items], dtype=object)
     return labels.drop(columns=["id", "kind", "criterion", "parts", "others"], errors="ignore")
 
 
 def _read_table(source: Source, kind: Kind, *, judge: bool = False) -> tuple[Labels, list[str]]:
-    """Read a table of people's labels, or of a judge's if `judge`; return it with notes.
+    """Read a table of people's labels, or of a judge's if `judge` is true, and notes.
 
     For people, the column `raters` holds each rater's label by name (PEOPLE if no rater is named). Raises UsageError if
-    scores stand beside two answers.
+    scores are asked for, but each row has two answers.
     """
     column, keys, several = source.column or COLUMNS[kind], source.keys(), "rater" in source.frame
     if kind == "score" and sources.is_pair(source):
@@ -374,7 +383,7 @@ def _read_table(source: Source, kind: Kind, *, judge: bool = False) -> tuple[Lab
 def _read_about(source: Source, keys: list[str], sides: Sequence[str]) -> Labels:
     """Read what a table says about each id besides scores and labels: groups, parts, lengths and texts.
 
-    `keys`: the id of each row. `sides`: suffixes of the columns of answers.
+    `keys`: the id of each row. `sides`: suffixes of the columns of answers: "_a" and "_b" for pairs, else "".
     """
     limits = {"label_probability": (1e-9, 1.0), **{f"length{side}": (0.0, math.inf) for side in sides}}
     cells: dict[str, list[Any]] = {name: source.texts(name) for name in ("group", *PART_COLUMNS, *SIDES)}
@@ -416,9 +425,10 @@ def _merge_rows(source: Source, rows: Labels, hint: str = "") -> Labels:
 
 
 def _first_texts(source: Source, keys: Sequence[str], name: str) -> list[str | None]:
-    """Return the first text in column `name` for each id, without a model's thoughts; raters may have different texts.
+    """Return for each id the first text in column `name`, without a model's thoughts.
 
-    The text is "" if all cells of an id are empty, and None if the column is missing.
+    Rows of one id (one per rater) may have different texts. The text is "" if all cells of an id are empty, and None if
+    the column is missing. `keys`: the id of each row.
     """
     texts: dict[str, str | None] = dict.fromkeys(keys)
     for key, cell in zip(keys, source.frame.get(name, ()), strict=False):
@@ -427,7 +437,7 @@ def _first_texts(source: Source, keys: Sequence[str], name: str) -> list[str | N
 
 
 def _build_response(key: str, *texts: str | None) -> Response:
-    """Build an answer, for display, from the texts in a table.
+    """Build a response, for display, from the texts in a table.
 
     `texts`: response, question, reference, task, group and system, in this order.
     """
@@ -438,9 +448,10 @@ def _build_response(key: str, *texts: str | None) -> Response:
 
 
 def _read_values(source: Source, column: str, kind: Kind, *, judge: bool) -> tuple[Sequence[Any], list[str]]:
-    """Return a column of scores on 1..10 or of labels, None if empty, with notes. `judge`: the column is a judge's.
+    """Return a column of scores, converted to 1..10, or of labels, None if empty, with notes.
 
-    A judge's -1 means no verdict if it is off the scale. Raises UsageError with the line for any other value.
+    `judge`: True if the column is a judge's. A judge's -1 then means no verdict, unless -1 is on the scale.
+    Raises UsageError with the line for any other value off the scale, or that is no label.
     """
     notes = source.empty_notes(column)
     if kind != "score":
@@ -484,7 +495,7 @@ def _join(people: Labels, judge: Labels, ids: list[str]) -> Labels:
 
 
 def _build_sample(name: str, rows: Labels, judges: Mapping[str, Any]) -> RatedSample:
-    """Build a sample from joined rows and each judge's scores."""
+    """Build a sample from people's joined rows and each judge's scores, by name, in the order of the rows."""
     length, probability = _floats(rows["length"]), _floats(rows["probability"])
     raters: list[dict[str, float]] = rows["raters"].tolist()
     return RatedSample(
@@ -501,7 +512,10 @@ def _build_sample(name: str, rows: Labels, judges: Mapping[str, Any]) -> RatedSa
 
 
 def _list_records(rows: Labels) -> dict[str, Any]:
-    """Return the fields of a sample of any kind: ids, groups, and the records, which are [] if the files hold none."""
+    """Return fields that all kinds of samples have: `ids`, `group`, `responses` and `judgments`.
+
+    Responses or judgments are [] if the files hold none.
+    """
     records = {f"{name}s": _listed(rows[name]) if rows[name].notna().any() else [] for name in ("response", "judgment")}
     return {"ids": list(rows.index), "group": _listed(rows["group"]), **records}
 
@@ -517,7 +531,7 @@ def _list_models(rows: Labels) -> list[tuple[str | None, str | None]]:
 
 
 def _list_repeats(rows: Labels) -> list[tuple[Any, ...]]:
-    """Return the judge's scores or labels of each further time that it was asked, (n,) each; None if missing."""
+    """Return one tuple (n,) per time that the judge was asked again: its scores or labels, None if missing."""
     repeats = [each if isinstance(each, tuple) else () for each in rows["repeats"]]
     return list(zip_longest(*repeats))
 
@@ -533,7 +547,7 @@ def _listed(column: "pd.Series[Any]") -> list[Any]:
 
 
 def _sample_notes(sample: RatedSample, scale: Scale, judge_scale: Scale) -> list[str]:
-    """Return notes on missing lengths, and on how large a point of a converted scale is on 1..10."""
+    """Return notes on missing lengths, and on scales that were converted to 1..10. `scale`: people's scale."""
     notes, labelled = [], sample.labelled
     short = 0 if labelled.length is None else int(np.isnan(labelled.length).sum())
     if 0 < short < len(labelled.ids):

@@ -70,10 +70,11 @@ def load_shapes() -> list[Shape]:
 
 
 class ResultFile(Struct):
-    """A result file as rows, and as a data frame with columns under their usual names.
+    """A result file of another tool: its rows, and a data frame of them with added columns under usual names.
 
-    `taken`: path in the file that each usual column comes from. `people`: columns of people's verdicts. `votes`:
-    verdicts by name, those of PEOPLE and of each judge. `given`: what the user says about it.
+    A usual name is one that the audit reads, such as "response". `taken`: for each of these columns, the path in the
+    file that it comes from (keys and list positions joined by dots). `people`: columns of people's verdicts. `votes`:
+    the source of each scorer's verdicts, by name: PEOPLE or a judge. `given`: what the user says about the file.
     """
 
     path: Path
@@ -87,13 +88,14 @@ class ResultFile(Struct):
 
     @property
     def used(self) -> set[str]:
-        """Usual names, and the names of the columns that they come from."""
+        """The usual names in `taken`, and the names of the columns that they come from."""
         return {*self.taken, *" + ".join(self.taken.values()).split(" + ")}
 
     def note(self, people: Source | None, judges: Mapping[str, Source]) -> str:
-        """Return lines on which columns were taken for which role, and how to change that.
+        """Return lines that say which columns were taken for people, judges and texts, and how to change that.
 
-        `people`, `judges`: sources used, for their scales.
+        `people`, `judges`: the sources that the audit uses, whose scales the lines give; `people` is None if people's
+        verdicts are in another file.
         """
         taken = [("judge", name, judge.scale) for name, judge in judges.items()]
         taken += [("people", column, people.scale) for column in self.people] if people else []
@@ -113,9 +115,9 @@ class ResultFile(Struct):
         return bool(self.shape.pair) or (not one_answer and sources.holds_two_answers(self.frame))
 
     def judges(self, kind: Kind, codes: Codes | None, people: Source | None = None) -> dict[str, Source]:
-        """Return the judges, by name, whose verdicts can be of a kind.
+        """Return the sources of the judges whose verdicts can be of a kind, by name.
 
-        Unless a scale is given, people's scale is used if the scores fit it. `codes`: as in `find_kinds`.
+        Unless the user gave a scale, people's scale is used if the scores fit it. `codes`: as in `find_kinds`.
         """
         typed = dict[str, Source]()
         for name, vote in self.votes.items():
@@ -128,9 +130,9 @@ class ResultFile(Struct):
 def guess(paths: Sequence[Path], given: TableOptions = TableOptions()) -> tuple[Kind, Source, dict[str, Source]]:
     """Find what other tools' files hold: the kind of verdicts, people's source, and the judges' sources by name.
 
-    What is `given` overrides what is detected. Its columns are paths in the file.
-    Raises UsageError if no column of people or of judges is found, listing the columns, or for numbers without a
-    meaning.
+    What the user has `given` overrides what is detected. The columns that it names are paths in the file.
+    Raises UsageError if no column of people or of judges is found (the message lists the columns), if two files hold
+    the same scorer's verdicts, or for numbers beside two answers without a known meaning.
     """
     files = [_read(path, given) for path in paths]
     # Ids first: verdicts are tables of their own, with the ids that stand there by then.
@@ -188,19 +190,19 @@ def _check_codes(votes: Mapping[str, Source], codes: Codes | None, most: float =
 
 
 def _unknown(problem: str, name: str, files: Sequence[ResultFile]) -> UsageError:
-    """Build the error for a role that no column has, listing the columns that might.
+    """Build the error that no column has a role (people or judge), with the columns that might have it.
 
-    `name`: the role's field in --map.
+    `problem`: the first words of the message. `name`: the role's field in --map.
     """
     columns = [column for file in files for column in file.frame if find_kinds(file.frame[column])]
     return UsageError(say("unknown_role", problem=problem, name=name, columns=columns))
 
 
 def _read(path: Path, given: TableOptions) -> ResultFile:
-    """Read a result file, and put its usual columns into the frame, whose index holds line numbers.
+    """Read a result file into rows and a data frame. Its verdicts are not searched for yet (`_find_votes`).
 
-    A row whose shape has a list `each` is repeated for each entry of the list. Raises UsageError if the file cannot be
-    read.
+    The frame's index holds line numbers. If the file's shape names a list `each` inside a row, the row is repeated for
+    each entry of the list. Raises UsageError if the file cannot be read.
     """
     numbers, document = _document(path)
     shape, objects = _recognise(path, document)
@@ -239,7 +241,10 @@ def _find_votes(file: ResultFile) -> None:
 
 
 def _find_models(file: ResultFile, column: str) -> frozenset[str] | None:
-    """Return the models that gave a column's verdicts, with "(not named)"; None if this shape names none."""
+    """Return the names of the models that gave a column's verdicts, "(not named)" for verdicts without one.
+
+    Returns None if files of this shape name no models.
+    """
     # Beside the verdict, or beside what holds it: a scorer may give several numbers.
     holders = [*accumulate(column.split("."), "{}.{}".format)][::-1]
     path = "|".join(f"{holder}.{name}" for holder in holders for name in file.shape.answered_by)
@@ -283,10 +288,10 @@ def _read_list(cell: Any) -> list[float | None] | None:
 
 
 def _align_ids(first: ResultFile, other: ResultFile) -> None:
-    """Replace the ids of two result files that share no id with ids built from columns that both have.
+    """Give the rows of two result files that share no id new ids, built from columns that both have.
 
-    Try, in order, one part of a composite id, the columns that make up its parts, and the question with or without the
-    model.
+    These are tried in order: one part of a composite id, the columns that make up its parts, the question and the
+    model, and the question only. If none fits, the ids stay as they are.
     """
     if all("id" in file.taken for file in (first, other)) and {*first.frame["id"]} & {*other.frame["id"]}:
         return
@@ -317,7 +322,7 @@ def _possible_ids(file: ResultFile, other: ResultFile) -> dict[str, list[str | N
 
 
 def _join_texts(rows: Iterable[Row], paths: Iterable[str]) -> list[str | None]:
-    """Join the texts at several paths of each row by slashes. A row is None if all its texts are empty."""
+    """Return for each row the texts at several paths, joined by slashes; None if all of them are empty."""
     texts = list[str | None]()
     for row in rows:
         cells = (sources.content_text(_at(row, path)) for path in paths)
@@ -326,7 +331,10 @@ def _join_texts(rows: Iterable[Row], paths: Iterable[str]) -> list[str | None]:
 
 
 def _of_people(path: Path, frame: pd.DataFrame, columns: Sequence[str]) -> Source:
-    """Return people's verdicts as a source. If several columns hold them, each row is repeated per rater."""
+    """Return people's verdicts as a source, whose column PEOPLE holds them.
+
+    If people have several columns, each is a rater, and each row is repeated per rater.
+    """
     raters = [{"rater": column} if columns[1:] else {} for column in columns]
     sheets = [frame.assign(**rater, **{PEOPLE: frame[column]}) for rater, column in zip(raters, columns, strict=True)]
     return Source(path, PEOPLE, table=pd.concat(sheets).dropna(subset=[PEOPLE]))
@@ -385,7 +393,10 @@ def _recognise(path: Path, document: Any) -> tuple[Shape, list[Row]]:
 
 
 def _at(value: Any, path: str) -> Any:
-    """Return the first value found at one of several paths separated by |, or None. A key may itself contain dots."""
+    """Return the first value that is not empty at one of several paths, or None. `path`: the paths, separated by |.
+
+    A path is keys and list positions, joined by dots; a key may itself contain dots.
+    """
     cells = (_step(value, way) for way in path.split("|"))
     return next((cell for cell in cells if cell is not None and cell != ""), None)
 
@@ -403,7 +414,7 @@ def _step(value: Any, path: str) -> Any:
 
 
 def _take(path: Path, frame: pd.DataFrame, rows: Sequence[Row], shape: Shape, mapped: Mapped) -> dict[str, str]:
-    """Put the usual columns into the frame, and return the path that each comes from.
+    """Add the columns that the audit reads to the frame, under their usual names; return the path of each in the file.
 
     Raises UsageError if a `mapped` path leads nowhere, or if a row names a missing turn.
     """
@@ -435,10 +446,10 @@ def _take(path: Path, frame: pd.DataFrame, rows: Sequence[Row], shape: Shape, ma
 
 
 def _by_line(file: ResultFile) -> dict[str, Source]:
-    """Return the verdicts of PEOPLE and of each judge, by name, from a file whose lines name their rater.
+    """Return the verdicts of PEOPLE and of each judge, by name, from a file in which each line names its rater.
 
-    If lines name criteria, only one criterion counts: the given one, or else the first that both people and a judge
-    rated.
+    If lines name criteria, only one criterion counts: the one that the user gave, or else the first that both people
+    and a judge rated.
     """
     rows, shape = file.rows, file.shape
     raters, judges = _join_texts(rows, [shape.kind]), _join_texts(rows, [shape.scorer])
@@ -457,9 +468,11 @@ def _by_line(file: ResultFile) -> dict[str, Source]:
 
 
 def _read_verdict(row: Row, shape: Shape) -> Any:
-    """Return a line's verdict: a tie if the two orders disagree, None for an error.
+    """Return a line's verdict; None for an error.
 
-    Numbers below the shape's middle prefer the first answer; 0 and the middle are ties.
+    If the line also holds the verdict in the other order of answers, and it differs, the result is a tie. If the shape
+    has a `middle`, a number below it is a verdict for the first answer (a), a number above it one for the second (b);
+    0 and the middle are ties.
     """
     value, second = _at(row, shape.value), _at(row, shape.second) if shape.second else None
     if "error" in (value, second):
@@ -475,7 +488,8 @@ def _read_verdict(row: Row, shape: Shape) -> Any:
 def _by_column(file: ResultFile) -> tuple[list[str], dict[str, str]]:
     """Return the columns that hold people's verdicts, and the judges' names by column.
 
-    Two or more columns are people's only if their names differ in a number or a letter (rater_1, rater_2).
+    Several columns are people's only if their names differ in a number or a letter (rater_1, rater_2), or if the user
+    named them.
     """
     frame, shape, taken, mapped = file.frame, file.shape, file.taken, file.given.mapped
     table = load_columns()
@@ -508,9 +522,10 @@ def _rates_reference(column: str, reference: str) -> bool:
 
 
 def _matching(columns: Sequence[str], expression: str) -> dict[str, str]:
-    """Return the columns that match an expression, with the name that each captures.
+    """Return the judge's name of each column that matches a regular expression.
 
-    If several columns capture the same name, each has its full column name.
+    The name is what a group of the expression captures, or the column's name without a group. If several columns
+    capture the same name, each keeps its column's name.
     """
     matches = {column: re.fullmatch(expression, column, re.IGNORECASE) for column in columns}
     names = {column: next(filter(None, match.groups()), column) for column, match in matches.items() if match}
@@ -521,8 +536,8 @@ def _matching(columns: Sequence[str], expression: str) -> dict[str, str]:
 def find_kinds(cells: Sequence[Any], codes: Codes | None = None) -> list[Kind]:
     """Return the kinds of verdicts that a column may hold; [] if a cell fits none of them.
 
-    `codes`: meanings of numbers beside two answers, which are preferences if all have a meaning. None if rows hold no
-    two answers.
+    `codes`: if each row compares two answers, the meanings of numbers, which are preferences if all have a meaning;
+    else None.
 
     >>> find_kinds(["A", "tie", None]), find_kinds([1, 0]), find_kinds([1, 2], codes={}), find_kinds([3, "good"])
     (['preference'], ['yes or no', 'score'], ['preference'], [])
@@ -542,9 +557,9 @@ def _read_vote(cell: Any) -> float | None:
 
 
 def _convert(vote: Source, kind: Kind, scale: Scale | None, codes: Codes | None, people: Scale | None = None) -> Source:
-    """Return verdicts as the audit expects them; scores become numbers with a scale.
+    """Return the source of verdicts as the audit expects them: scores become numbers with a scale.
 
-    `scale`: scale of the scores; None to detect it. `people`: people's scale, preferred if the scores fit it.
+    `scale`: scale of the scores; None to detect it. `people`: people's scale, which is preferred if the scores fit it.
     """
     if kind != "score":
         return dataclasses.replace(vote, codes=codes or {})

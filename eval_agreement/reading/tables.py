@@ -1,7 +1,7 @@
 """Files of scores and labels (`Source`), with typed access to the columns of a table.
 
-If rows hold whole conversations, the texts of the single turns are read from them. The meaning of codes of preferences,
-which are numbers beside two responses, differs between files.
+If rows hold whole conversations, the texts of the single turns are read from them. Numbers beside two responses are
+codes of preferences, whose meaning differs between files.
 """
 
 import re
@@ -26,7 +26,7 @@ FileKind = Literal["judgments", "human-scored rows", "table"]
 Scale = tables.Scale
 
 Codes = Mapping[float, Label | None]
-"""Labels of the numbers beside two responses. None means no verdict."""
+"""Labels (a, tie, b) by number, for numbers that compare two responses. None means no verdict."""
 
 Mapped = Mapping[str, Sequence[str]]
 """Columns given by --map, as named in the file, keyed by field."""
@@ -56,8 +56,9 @@ class Source:
     """A file and its score column (None: the default name).
 
     `mapped` holds columns by usual name (--map). `scale` is the scale of the scores. `table` is the data frame if it
-    was read before, as by `result_formats`; `note` says which columns that chose. `codes` maps numbers to labels.
-    `answered_by` holds the models that gave a judge's verdicts, with "(not named)"; None if the file names none.
+    was read before, as by `result_formats`; `note` then says which columns were chosen. `codes` maps numbers to labels.
+    `answered_by` holds the names of the models that gave a judge's verdicts, "(not named)" for verdicts without one;
+    None if such files name no models.
     """
 
     path: Path
@@ -81,7 +82,7 @@ class Source:
     def content(self) -> FileKind:
         """The kind of the file, decided by its first line.
 
-        With a column, human-scored rows count as a table. In judgments the column names a protocol.
+        Human-scored rows count as a table if the source names a column. In judgments this "column" names a protocol.
         """
         if self.table is not None or jsonl.suffix(self.path) != ".jsonl":
             return "table"
@@ -93,11 +94,11 @@ class Source:
 
     @cached_property
     def frame(self) -> "pd.DataFrame":
-        """The table as a data frame with unconverted cells, and with aliases for some columns.
+        """The table as a data frame with unconverted cells.
 
-        The index holds the line on which each row begins (`critic.tables.read_numbered`). Each column in `mapped` also
-        stands under the usual name of its field. `fill_turns` adds the texts of turns; the columns that it fills are in
-        `attrs`.
+        The index holds the line on which each row begins (`critic.tables.read_numbered`). Columns in `mapped` are
+        repeated under the usual name of their field. `fill_turns` adds the texts of turns; `frame.attrs["filled"]`
+        names the columns that it filled.
         """
         if self.table is not None:
             return self.table
@@ -154,7 +155,8 @@ class Source:
     def numbers(self, name: str, scale: Scale, *, hint: str = "", none: float | None = None) -> list[float | None]:
         """Return a column of numbers, None for an empty cell (`critic.tables.parse_optional_number`).
 
-        `hint`: end of the error message. `none`: number that means an empty cell. Raises UsageError with the line.
+        `hint`: end of the error message. `none`: number that means an empty cell. Raises UsageError with the line for a
+        cell that is not a number on the `scale`.
         """
         parse = partial(tables.parse_optional_number, column=name, ends=scale, none=none, hint=hint)
         return [parse(self.place(row), cell=cell) for row, cell in enumerate(self.cells(name))]
@@ -162,7 +164,7 @@ class Source:
     def with_scale(self, column: str, people: Scale | None = None) -> "Source":
         """Return the source with the scale of its scores, detected from its numbers unless given.
 
-        `people`: people's scale, preferred for a judge if the scores fit it.
+        `column`: default name of the score column. `people`: people's scale, which is preferred if the scores fit it.
         Raises UsageError for a number far from all others, which is a typing error or a code for no answer, such as 99.
         """
         if self.scale or self.content != "table":
@@ -239,7 +241,7 @@ def column_notes(sources: Sequence[Source], column: str, grouped: bool) -> list[
 
 
 _CONVERSATION = re.compile(r"(?:.*\.)?(?:conversations?|messages|dialog(?:ue)?|chat)(?:[ _]?([ab12]))?", re.IGNORECASE)
-"""Name of a column of conversations; its group is the side, if the name has one."""
+"""Name of a column of conversations. Its group is the side (a, b, 1 or 2), if the name has one."""
 
 _USUAL = {None: "response", "a": "response_a", "1": "response_a", "b": "response_b", "2": "response_b"}
 RESPONSES = frozenset((*_USUAL.values(), "text", "text_a", "text_b"))
@@ -249,7 +251,7 @@ _NUMBERED = re.compile(r"(?:turn[ _-]?)?(\d+)(?:\.0)?", re.IGNORECASE)
 
 
 def read_exchanges(value: Any) -> list[Turn]:
-    """Return the exchanges (user, assistant) of a conversation; [] for anything else.
+    """Return a conversation as turns (user, assistant); [] for a value that is no conversation.
 
     A conversation is a list of messages with role and content (OpenAI) or from and value (ShareGPT), a list of objects
     with keys user and assistant, or JSON of one of these.
@@ -293,10 +295,10 @@ def content_text(value: Any) -> str | None:
 
 
 def fill_turns(path: Path, frame: "pd.DataFrame", named: Collection[str]) -> dict[str, str]:
-    """Fill the response, question and group columns of a frame without responses from its conversations.
+    """Fill the response, question and group columns of a frame from its conversations, if it has no responses.
 
     The texts are those of the turn that a row names, or else of the whole conversation; the group is the first
-    question. Columns in `named` are kept. Returns the source column of each filled column.
+    question. Columns in `named` are kept. Returns, for each filled column, the column of conversations that it is from.
     Raises UsageError if a row names a turn that its conversation does not have.
     """
     turns = _read_turns(frame["turn"]) if "turn" in frame else [None] * len(frame)
@@ -320,9 +322,10 @@ def fill_turns(path: Path, frame: "pd.DataFrame", named: Collection[str]) -> dic
 
 
 def _find_conversations(frame: "pd.DataFrame") -> dict[str, tuple[str, list[list[Turn]]]]:
-    """Return the first column of conversations for each side, with their exchanges, keyed by the usual column it fills.
+    """Find the first column of conversations for each side: a, b, or the only one.
 
-    Returns {} if the frame has responses.
+    Returns the column's name and its conversations as turns, keyed by the column to fill (such as response_a); {} if
+    the frame has responses.
     """
     conversations = dict[str, tuple[str, list[list[Turn]]]]()
     # Beside responses a conversation is the history before them.
@@ -355,15 +358,15 @@ _PLAIN: Codes = {1.0: "a", 2.0: "b"}
 
 
 def is_pair(source: Source) -> bool:
-    """Return True if a file's rows compare two answers, so that numbers in them are codes of preferences."""
+    """Return True if each row of a file compares two answers, so that its numbers are codes of preferences."""
     return bool(source.codes) or (source.content == "table" and holds_two_answers(source.frame))
 
 
 def holds_two_answers(frame: "pd.DataFrame") -> bool:
     """Return True if each row holds two answers, or names two models.
 
-    These are text columns with names of answers and of both sides, as response_a and response_b or Answer 1 and
-    Answer 2. Three such columns are options, not a pair; numbers are scores of two judges.
+    Such a frame has a text column of answers or models for each side, as response_a and response_b, or Answer 1 and 2.
+    Three such columns are options, not a pair. Columns of numbers are scores, not answers.
 
     >>> import pandas as pd
     >>> pairs = "response_a response_b", "Answer1 Answer2", "model_1 model_2", "left_response right_response"
@@ -389,7 +392,7 @@ def holds_two_answers(frame: "pd.DataFrame") -> bool:
 
 
 def find_meanings(cells: Iterable[Any], codes: Codes) -> tuple[Codes, list[float]]:
-    """Return the meanings of numbers in a column of preferences, and its numbers without one in ascending order.
+    """Return the meanings of numbers in a column of preferences, and its numbers without a meaning in ascending order.
 
     The meanings are `codes` if given, else the default ones if the column's numbers are exactly 1 and 2, else {}.
 
