@@ -12,7 +12,7 @@ CUT_OFF = b'"finish_reason":"length"'
 
 
 class Refusal(Exception):
-    """A request that is answered with the HTTP error `status`. `code` is OpenAI's error code, or None."""
+    """Raised to answer a request with the HTTP error `status`. `code` is OpenAI's error code, or None."""
 
     def __init__(self, message: str, *, code: str | None = None, status: int = HTTPStatus.BAD_REQUEST) -> None:
         super().__init__(message)
@@ -20,7 +20,7 @@ class Refusal(Exception):
 
 
 def called(request: Request, reply: dict[str, Any], tool: str) -> dict[str, Any]:
-    """Return a reply, or a chunk of a stream, with its text turned into a call of the function `tool`."""
+    """Return a reply to `request`, or a chunk of a stream, with its text turned into a call of the function `tool`."""
     call_id = "call_" + hashlib.sha256(reply["id"].encode()).hexdigest()[:24]
     choices = [as_tool_call(choice, tool, call_id) for choice in reply["choices"]]
     for choice in choices:
@@ -76,7 +76,7 @@ def as_tool_call(choice: dict[str, Any], name: str, call_id: str) -> dict[str, A
 
 
 def list_parts(message: Any) -> list[dict[str, Any]]:
-    """Return the parts of a message's content that have a form; a plain text is one part."""
+    """Return the parts of a message's content that are objects. A content that is a string counts as one text part."""
     content = message.get("content") if isinstance(message, dict) else None
     parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
     return [part for part in parts if isinstance(part, dict)] if isinstance(parts, list) else []

@@ -1,8 +1,8 @@
 """A chat request in its three stages: from the client, reduced to what the judge can see, and sent to vLLM.
 
-Its reply is limited to the tokens that the prompt leaves of the context. vLLM counts the prompt while it prepares a
-request, and silently shortens the reply to what is left. The layer reads that count, and stops vLLM before it generates
-anything if too little is left.
+Prompt and reply share the context. vLLM counts the prompt's tokens while it prepares a request, and silently limits the
+reply to the tokens that are left. The layer reads that count. If too few tokens are left, it stops vLLM before anything
+is generated.
 """
 
 import json
@@ -39,10 +39,12 @@ class ReadFields(msgspec.Struct):
 class ChatRequest(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """A chat request and everything that the layer decides about it.
 
-    - `client`, `raw`: the request as the client sent it, parsed and as bytes.
-    - `visible`: `client` without the parts that the judge cannot see. `left_out`: the number of these parts.
-    - `contract`: the reply form that the request asks for, or None if no contract matches.
-    - `plain`: True if the client constrains the reply itself, for example by a response_format.
+    - `client`, `raw`: the request, parsed and as bytes, with control tokens and `guided_*` fields already replaced
+      (`JudgeLayer._parsed`). If it has neither, `raw` are the bytes that the client sent.
+    - `visible`: `client` without the message parts that the judge cannot see. `left_out`: the number of these parts.
+    - `contract`: the contract that the request matches, or None. It describes the reply that the client expects.
+    - `plain`: True if the client constrains the reply itself, for example by a response_format, and no contract
+      applies.
     - `constrained`: the request with decoding constrained to the contract, or None to pass the request on
       unconstrained.
     - `tokens`: the most tokens of the reply, or None if there is no limit.
@@ -97,8 +99,9 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @property
     def shorten(self) -> Callable[[int], tuple[Request, Limits]] | None:
-        """`ConstrainedRequest.shorten` if a truncated reply can be generated again with tighter limits, else None. A
-        stream cannot: its text is already sent.
+        """`ConstrainedRequest.shorten` if a truncated reply can be generated again with tighter limits, else None.
+
+        A streamed reply cannot, because its text has already been sent.
         """
         return None if self.constrained is None or self.stream else self.constrained.shorten
 
@@ -124,7 +127,8 @@ MOST_TOKENS = 1024
 class TokenBudget:
     """Token counts of one request, filled in while vLLM prepares it.
 
-    - `release`: called when vLLM has counted the prompt; lets the next request in. Further calls must do nothing.
+    - `release`: function to call when vLLM has counted the prompt, so that vLLM may prepare the next request. Further
+      calls must do nothing.
     - `needed`: the fewest tokens that must remain for the reply. `short`: True if fewer remain.
     - `prompt`: length of the prompt in tokens, or None until vLLM has counted it.
     - `whole`: True if the client wants the full distribution of a rating.

@@ -1,4 +1,4 @@
-"""Translate the Chinese words with which requests describe the form of a reply to English words that the reader knows.
+"""Translate Chinese words that describe the form of a reply to the English words that reader.py knows.
 
 This suffices to read the form; it is not a translation. Quoted text is kept as it is, because the reply must contain
 it. All functions are pure. The words are in chinese.toml.

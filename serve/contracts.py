@@ -1,5 +1,7 @@
 """Match a chat request to a reply contract, and constrain decoding to that contract.
 
+A contract says how to recognise a client's prompt template, and which form its parser expects of the reply.
+
     python serve/contracts.py draft PROMPT.txt [--name NAME]
 
 prints an entry for a contract table of your own. `contracts.toml` is the built-in table and explains every field. All
@@ -30,8 +32,8 @@ Form = Literal["text", "json_object", "json_schema", "tool"]
 
 TABLE = Path(__file__).with_name("contracts.toml")
 REASONING_TOKENS = 400
-"""Most tokens of reasoning that a judge may write in addition to its verdict. It bounds the cost of a judge that
-rambles.
+"""Most tokens of reasoning that a judge may write in addition to its verdict. It bounds the cost of long
+reasoning.
 """
 
 ENDINGS = ("response_format", "stop", "min_tokens", "ignore_eos")
@@ -62,15 +64,18 @@ NAME = "^[a-z0-9-]+$"
 
 
 class Unanswerable(Exception):
-    """A request that cannot be asked in a form that the judge was trained on. The message is a clause that says why."""
+    """Raised for a request that cannot be converted to a form that the judge was trained on.
+
+    The message is a clause that says why.
+    """
 
 
 class ConstrainedRequest(NamedTuple):
     """A request with decoding constrained to its contract.
 
-    - `min_tokens`: a token limit above this never truncates a reply.
-    - `shorten`: returns the request for a JSON reply that ends within the given number of tokens, and the limits in it.
-      None if only the reasoning can be shortened.
+    - `min_tokens`: number of tokens that suffices for every reply, or the token limit if that number is unknown.
+    - `shorten`: function that takes a number of tokens, and returns the request for a JSON reply that ends within them,
+      with the limits in its schema. None if the reply is text, or if its schema cannot be bounded.
     """
 
     request: Request
@@ -80,7 +85,7 @@ class ConstrainedRequest(NamedTuple):
 
 @lru_cache(256)
 def compile_frame(frame: str, greedy: tuple[str, ...]) -> regex.Pattern[str]:
-    """Compile a template of `parts` to a regular expression with one group per placeholder.
+    """Compile a template in a contract's `parts` to a regular expression with one group per placeholder.
 
     The groups named in `greedy` match as much as possible, all others as little as possible.
 
@@ -210,8 +215,9 @@ def recognise(request: Request, contracts: Contracts) -> Contract | None:
     """Return the contract that a request matches.
 
     Return None if no contract matches, or if the request constrains or begins the reply itself. Text in the judged data
-    cannot change the result. Contracts with `where = "head"` are searched before the data, and the earliest match wins.
-    Those with `where = "tail"` must match at the very end, and the match that begins last wins. Raise TimeoutError if a
+    cannot change the result. Contracts with `where = "head"` must match in the text before the data, and the earliest
+    match wins. If there is none, contracts with `where = "tail"` must match at the very end, and the match that begins
+    last wins. If no table has a match, the form is read from the instructions (reader.py). Raise TimeoutError if a
     search takes too long.
     """
     form = read_form(request)
@@ -249,9 +255,10 @@ def _in_words(contracts: list[Contract], head: str, text: str) -> Contract | Non
 
 
 def _read(text: str, free: bool, laid_out: list[Contract]) -> Contract | None:
-    """Build a contract for this request from its instructions `text`, or return None if they describe no form.
+    """Build a contract from a request's instructions `text`, or return None if they describe no form.
 
-    `free` is True if the reply may be text; otherwise the request's fields already require JSON.
+    - `free`: True if the reply may be text. Otherwise the request's fields already require JSON.
+    - `laid_out`: entries of the tables with `where = "asked"`, to try if the instructions describe no JSON object.
     """
     schema = reader.read_object(text, wanted=not free)
     if schema is None:
@@ -323,10 +330,10 @@ def _longest(pattern: str) -> int:
 
 
 def _values_of(wanted: set[str], groups: dict[str, str | None], text: str) -> dict[str, list[str]]:
-    """Return the values of each placeholder in `wanted`; the list is empty if its words are not understood.
+    """Return the values that each placeholder in `wanted` may have, [] if the words about it are not understood.
 
-    `groups`: what the named groups of the contract's pattern `asks` matched. `text`: the whole instructions, for
-    placeholders that the pattern has no group for.
+    - `groups`: named groups of the contract's pattern `asks` -> the text that they matched.
+    - `text`: the whole instructions, for placeholders that the pattern has no group for.
     """
     name, labels = groups.get("name") or "", groups.get("labels") or ""
     if name:
@@ -345,7 +352,7 @@ def _values_of(wanted: set[str], groups: dict[str, str | None], text: str) -> di
 def fingerprint(request: Request) -> str:
     """Return a hash (8 hex digits) of the reply form and the first 40 characters of a request.
 
-    Requests built from one template share it, and it does not reveal their text.
+    Requests built from one template have the same hash, which does not reveal their text.
 
     >>> begins = "Evaluate the following answer of a student with care: "
     >>> asked = [begins + "four", begins + "five", "Write a story."]
@@ -400,10 +407,10 @@ def join_words(request: Request) -> str:
 
 
 def constrain(contract: Contract, request: Request, tokens: int) -> ConstrainedRequest | None:
-    """Return the request with decoding constrained to the contract in at most `tokens` tokens.
+    """Return the request with decoding constrained to the contract. `tokens` is the token limit of the reply.
 
-    Return None if the request needs no change or its schema cannot be bounded. A forced function call is requested as
-    plain JSON; the reply is turned into a call later.
+    Return None if the request needs no change, or if its schema is missing or cannot be bounded. A forced function call
+    is requested as plain JSON; the reply is turned into a call later.
     """
     free = {name: value for name, value in request.items() if name not in ENDINGS}
     if contract.verdict is not None:
@@ -436,7 +443,7 @@ def constrain(contract: Contract, request: Request, tokens: int) -> ConstrainedR
 
 
 def reply_schema(contract: Contract, request: Request, form: Form | None) -> Schema | None:
-    """Return the JSON schema of the reply, from the contract or the client's request, or None if neither names a key.
+    """Return the JSON schema of the reply, from the contract or the client's request. Return None if neither has one.
 
     `form` is the result of `read_form(request)`.
     """
@@ -468,9 +475,9 @@ def _with_ranges(schema: Schema, request: Request) -> Schema:
 
 
 def _in_range(contract: Contract, request: Request) -> dict[str, Schema]:
-    """Return the properties of a contract.
+    """Return the properties of a contract (JSON key -> schema).
 
-    An integer without bounds gets the range that the words matched by `asks` name.
+    An integer without bounds gets the range that is named in the text which the contract's `asks` matches.
     """
     properties = contract.properties or {}
     if not properties or contract.pattern is None:
@@ -503,7 +510,7 @@ def grammar(contract: Contract, reasoning: int) -> str:
 
 
 def _literal(pattern: str) -> str:
-    """Return a regular expression as it stands between slashes in a grammar."""
+    """Escape a regular expression so that it can be written between slashes in a grammar."""
     return re.sub(r"(?<!\\)/", r"\\/", pattern).replace("\n", "\\n")
 
 

@@ -47,7 +47,10 @@ def list_tokens(folder: Path) -> list[str]:
 
 
 def _texts(value: Any) -> list[str]:
-    """Return the tokens in an entry of a tokenizer's configuration: a token, a token's settings, or a list of these."""
+    """Return the tokens in an entry of a tokenizer's configuration.
+
+    `value` is a token, an object with a token's settings, or a list of these.
+    """
     if isinstance(value, list):
         return [text for item in value for text in _texts(item)]
     if isinstance(value, dict):
@@ -68,7 +71,8 @@ class ControlTokens:
     def respell(self, path: str, request: Any) -> Any:
         """Return the request for the route `path` with control tokens replaced.
 
-        Return the same object if it contains none. A token in two parts is replaced where it begins.
+        Return the same object if it contains none. If a token is split over two message parts, its beginning in the
+        first part is replaced.
 
         >>> parts = [{"type": "text", "text": "a<|im_"}, {"type": "text", "text": "end|>b<"}]
         >>> turns = {"messages": [{"role": "user", "content": parts}]}

@@ -41,9 +41,9 @@ STOP_SECONDS = 20
 
 
 def check_model(model: str) -> dict[str, Any]:
-    """Return the notes of training (`critic.json`) of a judge folder, or {} for other models.
+    """Return the contents of critic.json, the notes of training, if `model` is a judge's folder; {} for other models.
 
-    Raise UsageError if `model` is a path but not a folder. A name like `owner/name` is left to the model hub.
+    Raise UsageError if `model` is neither a folder nor a name like `owner/name`, which vLLM looks up on the model hub.
     """
     folder = Path(model)
     # Only a folder has notes of training.
@@ -123,7 +123,8 @@ def control_tokens(model: str) -> list[str]:
 def wait_until_ready(server: subprocess.Popen[bytes], url: str, seconds: float, log: Path | None) -> None:
     """Wait until the server answers at `url`.
 
-    Raise UsageError if it exits, or does not answer within `seconds`. `log` is the file with vLLM's messages, or None.
+    Raise UsageError if the server exits, or does not answer within `seconds`. `log` is the file with vLLM's messages,
+    or None.
     """
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
@@ -140,7 +141,9 @@ def wait_until_ready(server: subprocess.Popen[bytes], url: str, seconds: float, 
 
 
 def _last_words(log: Path | None) -> str:
-    """Return why vLLM ended by its `log`, as the end of a message, and where the messages are.
+    """Return the end of an error message: the last error in vLLM's `log`, and where its messages are.
+
+    `log` is None if the messages were printed.
 
     >>> import tempfile
     >>> errors = ["ValidationError: 1 error for Config", "  Value error, 1 head for 2. [x]", "(pid=1) ValueError: no"]

@@ -1,10 +1,19 @@
 """The judge's layer on vLLM's OpenAI-compatible server: ASGI middleware that vLLM loads on behalf of `judge.py`.
 
-It requires the API key on every route except /health, limits the size of requests, constrains replies to the contract
-that a request matches (unless its header x-critic-contract is "none"), refuses requests that cannot fit into the
-context before anything is generated, and returns errors in OpenAI's format. A chat request that matches no contract is
-passed on byte for byte, with two exceptions: images are removed if the judge sees only text (the reply's header
-x-critic-left-out counts them), and a token limit above the whole context is reduced.
+It requires the API key on every route except /health, limits the size of requests, refuses requests that cannot fit
+into the context before anything is generated, and returns errors in OpenAI's format.
+
+A contract (contracts.toml) describes the reply that a client's parser expects. If a chat request matches one, the judge
+is asked in a form that it was trained on (learned.py), or decoding is constrained to the contract. A request with the
+header x-critic-contract "none" matches no contract. A request that matches none is passed on byte for byte, except that
+
+- control tokens in its texts are replaced by look-alikes (control_tokens.py),
+- `guided_*` fields of earlier vLLM versions are converted to `structured_outputs` (request_limits.py),
+- images and other message parts that are not text are removed if the judge sees only text (the reply's header
+  x-critic-left-out counts them), and
+- a token limit above the whole context is reduced.
+
+A scoring head, which generates no text, refuses such a request.
 """
 
 import asyncio
@@ -49,7 +58,7 @@ UNREAD = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeErro
 
 REQUESTS = Counter("critic_requests", "Chat requests, by contract.", ["contract"])
 UNKNOWN_FORMS = Counter("critic_unknown_forms", "Judging requests without a contract, by template.", ["fingerprint"])
-"""Counters in the registry that vLLM's /metrics shows, over all processes of its API."""
+"""Counters that vLLM's /metrics shows, summed over all processes of its API."""
 
 MOST_PREPARED = 8
 """Most requests that vLLM parses, renders and validates at the same time, before it generates."""
@@ -112,9 +121,9 @@ class JudgeLayer:
     def _parsed(self, path: str, body: bytes) -> tuple[Any, bytes]:
         """Return the parsed JSON of a request body, and the body to send on.
 
-        In both, `guided_*` fields are converted and control tokens are replaced by look-alikes. The JSON is None if the
-        body is not valid JSON. Raise Refusal if the request exceeds a limit (request_limits.py) or is nested too
-        deeply.
+        In both, `guided_*` fields are converted and control tokens are replaced by look-alikes. Without these the
+        second value is `body` itself. The JSON is None if the body is not valid JSON. Raise Refusal if the request
+        exceeds a limit (request_limits.py) or is nested too deeply.
         """
         request, changed = request_limits.read(body)
         try:
@@ -159,10 +168,11 @@ class JudgeLayer:
         return answer.with_body(json.dumps(reply).encode())
 
     async def _generate(self, scope: Scope, body: bytes, client: dict[str, Any], receive: Receive, send: Send) -> None:
-        """Answer a chat request.
+        """Answer a chat request. `client` is the parsed request, `body` are its bytes.
 
-        vLLM counts the tokens of the prompt. If they leave too few for the reply, nothing has been sent to the client
-        yet: the request is then limited by that count and sent to vLLM once more.
+        vLLM counts the tokens of the prompt before it generates. If the prompt leaves too few tokens for the reply,
+        vLLM is stopped before anything is sent to the client. The request is then limited with the known count, and
+        sent to vLLM once more.
         """
         try:
             msgspec.convert(client, ReadFields)
@@ -201,7 +211,7 @@ class JudgeLayer:
     async def _answer_as_learned(self, scope: Scope, request: ChatRequest) -> Answer | None:
         """Ask the judge in a form that it was trained on, and return the reply composed for the client.
 
-        Return None if the request cannot be converted to such a form; the judge is then asked with the client's own
+        Return None if the request cannot be converted to such a form; the caller then asks with the client's own
         prompt. Raise Refusal if the judge returns no verdict, or if a scoring head cannot answer the request.
         """
         contract, reason = request.contract, "it falls under no contract"
@@ -235,7 +245,8 @@ class JudgeLayer:
     def _headers(self, request: ChatRequest, as_learned: bool = False) -> Headers:
         """Return the headers that name the judge and the contract that the reply follows.
 
-        It follows one if decoding was constrained to it, or if the judge was asked as it learned (`as_learned`).
+        The reply follows the request's contract if decoding was constrained to it, or if the judge was asked in a form
+        that it was trained on (`as_learned`). Else the second header says "none".
         """
         name = request.client.get("model")
         contract = request.contract if request.constrained or as_learned else None
@@ -253,8 +264,8 @@ class JudgeLayer:
     async def _read_request(self, scope: Scope, raw: bytes, client: dict[str, Any]) -> ChatRequest:
         """Return the client's request with the contract that it matches, and count it for /metrics.
 
-        A request that the layer cannot read is passed on unchanged, so that vLLM reports what is wrong with it. Raise
-        Refusal if matching takes too long.
+        `client` is the parsed request, `raw` are its bytes. A request that the layer cannot read is passed on
+        unchanged, so that vLLM reports what is wrong with it. Raise Refusal if matching takes too long.
         """
         try:
             request = ChatRequest.read(client, raw, self.settings.images)
@@ -280,10 +291,10 @@ class JudgeLayer:
             return ChatRequest(client=client, raw=raw, visible=client)
 
     async def _constrain(self, scope: Scope, request: ChatRequest, budget: TokenBudget) -> ChatRequest:
-        """Return the request with its token limits and with decoding constrained to its contract.
+        """Return the request with its token limit and with decoding constrained to its contract.
 
-        Set `budget.needed`, unless the length of the prompt (`budget.prompt`) is known already. Raise Refusal if prompt
-        and reply cannot fit into the context.
+        Set `budget.needed`: the fewest tokens that the prompt must leave, or 0 if the length of the prompt
+        (`budget.prompt`) is known already. Raise Refusal if prompt and reply cannot fit into the context.
         """
         visible, contract = request.visible, request.contract
         try:
@@ -372,7 +383,7 @@ class JudgeLayer:
 
 
 def _watch_vllm() -> None:
-    """Wrap what vLLM counts prompts and generates with in this process; do nothing without vLLM."""
+    """Wrap this process's vLLM functions that count prompt tokens and generate. Do nothing if vLLM is not loaded."""
     # Tests run the layer before other servers: vLLM would take seconds to import.
     if "vllm" in sys.modules:
         serving: Any = importlib.import_module("vllm.entrypoints.openai.chat_completion.serving")

@@ -1,10 +1,11 @@
 """Convert a client's request to a form that the judge was trained on, and compose the reply that its parser expects.
 
 The code of `critic judge` runs within this process and asks the served judge. Therefore the certificate of an audit
-applies to replies to clients too, and scoring heads, which generate no text, can answer them.
+applies to replies to clients too, and scoring heads, which generate no text, can serve clients.
 
-In the composed reply, the contract says where the verdict is placed, and the scale or labels are the client's. The
-judge's reason is placed where the client expects reasoning. The functions that compose are pure.
+The composed reply has the layout that the contract describes. Its verdict is on the client's scale or one of the
+client's labels, and the judge's reason is placed where the client expects reasoning. The functions that compose are
+pure.
 """
 
 import asyncio
@@ -123,7 +124,7 @@ class LearnedJudge:
         self.backend = InnerBackend(server, key, served)
 
     async def answer(self, request: ChatRequest, contract: Contract, sees: bool) -> tuple[Headers, bytes]:
-        """Return the headers and body of the reply to a client. `sees` is True if the judge is shown images.
+        """Ask the judge, and return the headers and body of the reply to a client. `sees`: the judge can see images.
 
         Raise Unanswerable if the request cannot be converted to a form of the judge or the reply cannot be composed.
         Raise Refusal if the judge returns no verdict.
@@ -167,9 +168,9 @@ class LearnedJudge:
         return self._reply(request, name, compose(contract, client, score), judgments)
 
     def _choose(self, contract: Contract, pair: bool) -> str:
-        """Return the name of the form for a request. `pair` is True if it has two answers.
+        """Return the name of the form in which to ask the judge. `pair` is True if the request has two answers.
 
-        Raise Unanswerable if the judge was trained on no such form.
+        Raise Unanswerable if the judge was not trained on a form with that number of answers.
         """
         forms = {name: form for name, form in usable_forms(self.about).items() if form.pair == pair}
         if not forms:
@@ -185,7 +186,10 @@ class LearnedJudge:
         return build_served(self.backend, form, images)
 
     def _reply(self, request: ChatRequest, form: str, text: str, judgments: list[Judgment]) -> tuple[Headers, bytes]:
-        """Return the headers and body of a reply with the composed `text`, in the format of vLLM's replies."""
+        """Return the headers and body of a reply with the composed `text`, in the format of vLLM's replies.
+
+        `form` is the name of the form in which the judge was asked. `judgments` has one judgment per criterion.
+        """
         certificate = self.about.get("certificate_sha256")
         tokens = sum_usage(judgments)
         usage = {name: tokens[name] for name in ("prompt_tokens", "completion_tokens")}
@@ -214,9 +218,11 @@ class LearnedJudge:
 
 
 def _build_response(parts: RequestParts, rubric: str, images: list[str], criteria: dict[str, str]) -> Response:
-    """Return the answer, with the one to compare it with if there is one, as `critic judge` reads them from rows.
+    """Return the answer to judge, and the one to compare it with, as `critic judge` would read them from a row.
 
-    `criteria`: those of its row.
+    - `parts`: the parts of the client's request. `images`: data URIs.
+    - `rubric`: text of the criteria, which is added to the question.
+    - `criteria`: the row's criteria (name -> description), for a scoring head that rates by criteria; else {}.
     """
     # If the template has no question, the answer is judged by the rubric.
     asked = "\n\n".join(filter(None, (parts.question, rubric)))
@@ -254,7 +260,10 @@ class ClientScore(NamedTuple):
 
 
 def compose(contract: Contract, request: Request, score: ClientScore) -> str:
-    """Return the text of the reply. Raise Unanswerable if the score does not determine the verdict."""
+    """Return the text of the reply that tells `score` in the contract's form.
+
+    Raise Unanswerable if the score does not determine the verdict.
+    """
     if contract.verdict is None:
         return _compose_object(contract, request, score)
     verdict = _spell_verdict(contract.verdict, score)
@@ -271,8 +280,8 @@ def compose(contract: Contract, request: Request, score: ClientScore) -> str:
 def _spell_verdict(pattern: str, score: ClientScore) -> str:
     """Return the verdict text that is nearest to the score.
 
-    `pattern` is a regular expression whose only group is the value. Raise Unanswerable if it has another form, or if
-    the order of its labels is unknown.
+    `pattern` is a regular expression whose only group is the value. Raise Unanswerable for any other expression, or if
+    the order of the labels in the group is unknown.
 
     >>> _spell_verdict(r"\\[\\[(10|[1-9])\\]\\]", ClientScore({"": 0.65}))
     '[[7]]'
@@ -332,7 +341,7 @@ def _label(labels: list[str], score: ClientScore) -> str:
 
 
 def _compose_object(contract: Contract, request: Request, score: ClientScore) -> str:
-    """Return the JSON object of the reply. Its schema is the one that a generative judge would be constrained to.
+    """Return the JSON object of the reply as text. A generative judge would be constrained to the same schema.
 
     Raise Unanswerable if the schema cannot be filled from the score.
     """
@@ -350,8 +359,9 @@ def _compose_object(contract: Contract, request: Request, score: ClientScore) ->
 
 
 def _value(name: str, field: Schema, score: ClientScore) -> Any:
-    """Return the value of the key `name`, whose schema is `field`. Raise Unanswerable if the score does not determine
-    it.
+    """Return the value that tells `score` under the key `name`, whose schema is `field`.
+
+    Raise Unanswerable if the score does not determine the value.
     """
     field = next((branch for branch in field.get("anyOf", ()) if branch.get("type") != "null"), field)
     share, kind = score.shares.get(name, score.share), field.get("type")

@@ -1,7 +1,7 @@
-"""Settings of the layer, and checks of vLLM's options that protect what the server has already checked.
+"""Settings of the layer, and checks that the user's options for vLLM leave the server as it was checked.
 
-vLLM's own parser reads the options before anything is loaded. The checks compare the parsed values of critic's options
-with those of critic's and the user's together. So abbreviations, underscores, `--config FILE` and dotted names are
+vLLM's own parser reads the options before anything is loaded: once only critic's, and once critic's and the user's
+together. The checks compare the parsed values. So abbreviations, underscores, `--config FILE` and dotted names are
 resolved by vLLM.
 """
 
@@ -32,7 +32,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     - `model`: the judge's own name. `aliases`: other names that it answers to.
     - `contracts`: paths of the operator's contract files.
-    - `max_bytes`: the largest request body. `images`: True if the judge sees images.
+    - `max_bytes`: the largest request body in bytes. `images`: True if the judge sees images.
     - `about`: fields to publish with the judge under /v1/models, such as the hash of its processor, the forms it was
       trained on, and its certificate with the certificate's hash.
     - `control_tokens`: the judge's control tokens, which no message may contain.
@@ -52,8 +52,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 def list_aliases(own: Sequence[str], harnesses: Sequence[str], api_key: str | None) -> list[str]:
     """Return the names that clients may use, each once: the operator's `own`, and all that the harnesses ask for.
 
-    `harnesses.toml` lists these, and how a harness's API key begins. Warn of a key that begins otherwise. Raise
-    UsageError for a harness that the table does not have.
+    `harnesses.toml` lists these names, and how an API key must begin for each harness. Print a warning if `api_key`
+    begins otherwise. Raise UsageError for a harness that is not in the file.
 
     >>> names = list_aliases(["mine", "gpt-4o"], ["vlmevalkit", "lmms-eval"], "sk-1")
     >>> names[:3], len(names) == len({*names}), {"gpt-3.5-turbo-0125", "gpt-5-mini"} <= {*names}
@@ -84,8 +84,8 @@ def check(parser: Any, ours: list[str], extra: list[str], aliases: Sequence[str]
     """Validate vLLM options, and return a description of those that change the judge (`describe_settings`).
 
     `ours` are the options that critic sets, `extra` those of the user. `aliases` are the judge's other names. Raise
-    UsageError if `extra` has an unknown option, changes a guarded setting, or adds an adapter that has one of these
-    names or was trained on another revision of the base than the one that is served.
+    UsageError if `extra` has an unknown option, changes a guarded setting, or hides the layer from vLLM. Raise it too
+    for an adapter whose name is one of `aliases`, or which was trained on another revision of the base.
     """
     expected, actual = parse_options(parser, [*ours, *LAYER]), parse_options(parser, [*ours, *extra, *LAYER])
     for name, problem in GUARDED.items():

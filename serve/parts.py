@@ -1,8 +1,9 @@
-"""Split a client's request into question, reference, answers, rubric and history, which the judge's own forms show.
+"""Split a client's request into question, reference, answers, rubric and history, to show them in the judge's own form.
 
-A contract describes the parts by frames, which are the client's template with a placeholder for each part, or says that
-labelled lines mark them (`Question:`, `Answer:`). An answer may imitate either. If the parts are ambiguous the request
-is refused, so that no part is mistaken for another. All functions are pure.
+A contract describes the parts by frames or says that labelled lines mark them (`Question:`, `Answer:`). A frame is the
+client's template with a placeholder for each part. An answer may contain text that looks like the template or a label.
+If this makes the parts ambiguous, the request is refused, so that no part is mistaken for another. All functions are
+pure.
 """
 
 from itertools import pairwise
@@ -71,9 +72,9 @@ def find_parts(contract: Contract, request: Request) -> RequestParts:
 def _read_labelled(contract: Contract, text: str) -> RequestParts:
     """Split a prompt into its parts by labelled lines such as `Question:` and `Answer:`.
 
-    The answer must be the last part. Everything after its label belongs to it, up to the closing line that asks for the
-    verdict. Raise Unanswerable if the question or the answer is missing or empty, or if the end of the answer is
-    ambiguous.
+    The answer must be the last part. Everything after its label belongs to it, up to the line that asks for the verdict
+    at the end of `text`. Raise Unanswerable if the question or the answer is missing or empty, or if the end of the
+    answer is ambiguous.
     """
     lines = text.split("\n")
     opened = {at: match for at, line in enumerate(lines) if (match := DATA.match(line)) and not ASKS.match(line)}

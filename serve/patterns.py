@@ -1,4 +1,4 @@
-"""Patterns by which a request is read: lists of words and verbose expressions in words.toml."""
+"""Build the regular expressions that read a request from the lists of words and verbose expressions in words.toml."""
 
 from pathlib import Path
 
@@ -9,7 +9,9 @@ _WORDS: dict[str, list[str] | str] = toml.decode(Path(__file__).with_name("words
 
 
 def expand(name: str) -> str:
-    """Return a pattern of words.toml: the alternatives in the list `name`, or the verbose expression of this name.
+    """Return the entry `name` of words.toml as a regular expression: a list as alternatives, or a verbose expression.
+
+    A placeholder `{other}` in the entry stands for the expression of the entry `other`.
 
     >>> expand("object")
     '(?-x:json|object|dictionary|structure|format|fields|keys|schema)'
@@ -20,5 +22,5 @@ def expand(name: str) -> str:
 
 
 def pattern(name: str, flags: int = 0) -> re.Pattern[str]:
-    """Compile a pattern of words.toml (`expand`)."""
+    """Compile the entry `name` of words.toml (`expand`)."""
     return re.compile(expand(name), flags)

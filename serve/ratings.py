@@ -1,8 +1,9 @@
 """Return a verdict and the full distribution of its rating with one request.
 
-For clients that send `x-critic-rating: whole`, a reply has top log probabilities only at its rating. If 10 is spelt as
-the tokens 1 and 0 and another rating was generated, the engine is asked once more, with the cached prompt, what would
-follow a 1 there. The header `x-critic-ten` of the reply is the probability of a 0.
+For clients that send `x-critic-rating: whole`, a reply has top log probabilities only at its rating and the next token.
+If 10 is spelt as the tokens 1 and 0 and the generated rating does not begin with 1, the engine is asked once more, with
+the cached prompt, what would follow a 1 in place of the rating. The reply's header `x-critic-ten` is the probability
+(0..1) that it would be a 0.
 """
 
 import json
@@ -26,7 +27,8 @@ Generate = Callable[..., AsyncIterator[Any]]
 def wrap_generate(generate: Generate) -> Generate:
     """Wrap the engine's `generate` for requests that want the full distribution of a rating.
 
-    Their replies have top log probabilities only at the rating, and BUDGET gets `ten`. Other requests are unchanged.
+    Their replies have top log probabilities only at the rating and the next token, and `ten` of BUDGET is set. Other
+    requests are unchanged.
     """
 
     @wraps(generate)
@@ -77,9 +79,9 @@ async def _with_ten(
 
 
 def _scale(form: Any) -> tuple[int, int] | None:
-    """Return the range (low, high) of the rating in a schema, or None unless it is 0..10 or 1..10.
+    """Return the range (low, high) of the rating in the JSON schema `form`, or None if it is not 0..10 or 1..10.
 
-    `form` comes from the client and may be anything.
+    The schema comes from the client and may be anything.
 
     >>> ratings = [{"minimum": 1, "maximum": 10}, {"maximum": 10}, {"minimum": 1, "maximum": 10**9}, {"minimum": 2}, 1]
     >>> [_scale({"properties": {"Rating": rating}}) for rating in ratings]
@@ -96,18 +98,18 @@ def _scale(form: Any) -> tuple[int, int] | None:
 
 
 def _rating_index(texts: list[str]) -> int | None:
-    """Return the index of the first token of the rating that counts as the verdict, or None.
+    """Return the index of the first token of the rating that counts as the verdict.
 
-    `texts` are the texts of the reply's tokens.
+    `texts` are the texts of the reply's tokens. Return None if there is no such rating or no token begins with it.
     """
     before, ends = parse.prefix("".join(texts)), list(accumulate(map(len, texts)))
     return ends.index(len(before)) + 1 if before is not None and len(before) in ends[:-1] else None
 
 
 def _open_one(alternatives: dict[int, Any], scale: tuple[int, int]) -> int | None:
-    """Return the id of the token "1" if the probability of a 0 after it must be asked for, or None.
+    """Return the id of the token "1" if the engine must be asked for the probability of a 0 after it, else None.
 
-    `alternatives` are the top log probabilities at the rating, by token id.
+    `alternatives` are the top log probabilities at the rating, by token id. `scale` is the range of the rating.
     """
     token = _token(alternatives)
     first = distribution.first_digit([Token(f'"{RATING}":', []), Token("?", token.alternatives)], scale=scale)

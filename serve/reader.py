@@ -1,8 +1,8 @@
 """Read the form of the requested verdict from the English or Chinese instructions of a prompt. All functions are pure.
 
-The form is a JSON Schema, an example object or a list of named keys. Other forms are entries of the contract table,
-whose words are searched for in the same text with the judged data removed. A request gets no form unless it asks to
-judge answers and names exactly one form.
+The form is a JSON Schema, an example object or a list of named keys. Forms that are not JSON are entries of the
+contract table with `where = "asked"`; contracts.py searches for them in the instructions that this module returns. A
+request gets a form only if it names exactly one, and asks to judge answers or for an instance of a JSON Schema.
 """
 
 import functools
@@ -83,14 +83,15 @@ OBJECTS = re.compile(BRACES)
 
 
 class Unread(Exception):
-    """A type or verdict that is named but not understood. The request then gets no form."""
+    """Raised for a type or verdict that a request names, but that is not understood. The request then gets no form."""
 
 
 def read_instructions(turns: list[tuple[str, str]]) -> list[str]:
-    """Return the instructions of the system messages, and then those of all messages, without judged data.
+    """Return two texts without judged data: the instructions of the system messages, and those of all messages.
 
-    `turns` holds the role and text of each message. Chinese words about the form are translated to English. Return []
-    if the request does not ask to judge answers, or asks to write or edit a text.
+    `turns` holds the role and text of each message. Chinese words about the form are translated to English. Return only
+    the second text if the system messages ask to write or edit a text. Return [] if the last message asks for that, or
+    if the request asks neither to judge answers nor for an instance of a JSON Schema.
     """
     system = drop_data(translate_to_english("\n\n".join(text for role, text in turns if role == "system")[:HEAD]))
     whole = drop_data(translate_to_english(clip("\n\n".join(text for _, text in turns))))
@@ -150,9 +151,10 @@ def _joined(shown: list[Schema]) -> Schema:
 
 
 def _either(fields: list[Schema]) -> Schema:
-    """Return a schema (anyOf, if there are several) for all values that one key has in different objects.
+    """Return a schema for all values that one key may have in different objects.
 
-    `fields`: the key's schema in each object. Of two schemas with one type, the one with bounds is kept.
+    `fields`: the key's schema in each object. Schemas of different types become branches of an anyOf. Lists of allowed
+    values (enum) are merged. Of two other schemas with the same type, the one with bounds is kept.
     """
     kinds: dict[str, Schema] = {}
     for field in (branch for shown in fields for branch in shown.get("anyOf", [shown])):
@@ -211,7 +213,10 @@ def _objects(text: str) -> Iterator[re.Match[str]]:
 
 
 def _named(text: str) -> dict[str, Schema]:
-    """Return the keys, with schemas, that a sentence names, or {} if there are none or a verdict has no type."""
+    """Return the schemas of the JSON keys that a sentence of the text names, by key.
+
+    Return {} if there are none, or if a key that holds a verdict has no type.
+    """
     named = NAMED.search(text)
     keys = [*NAME.finditer(named["names"])] if named else []
     # A verdict without a type could be anything.
@@ -221,7 +226,10 @@ def _named(text: str) -> dict[str, Schema]:
 
 
 def _rows(text: str) -> dict[str, Schema]:
-    """Return the keys, with schemas, of a bullet list that is introduced as keys or whose bullets have types."""
+    """Return the schemas of the JSON keys that a bullet list explains, by key, or {} if there is no such list.
+
+    The list must be introduced as keys, or its bullets must name types.
+    """
     header = KEYED.search(text)
     rows, at = list[re.Match[str]](), header.end() if header else len(text)
     while row := LISTED.search(text, at):
@@ -234,7 +242,10 @@ def _rows(text: str) -> dict[str, Schema]:
 
 
 def _key_list(text: str) -> dict[str, Schema]:
-    """Return the keys of a bracketed list of names, with schemas derived from the example replies in the text."""
+    """Return the schemas of the JSON keys in a bracketed list of names, by key, or {} if there is no such list.
+
+    The schemas are derived from the example replies in the text.
+    """
     if not (listed := KEY_LIST.search(text)):
         return {}
     replies = [reply for match in _objects(text) if isinstance(reply := _sketch(match[0]), dict)]
@@ -340,7 +351,7 @@ def _labels(key: Key) -> Schema | None:
 
 
 def _open(key: Key) -> Schema:
-    """Return the schema of a key without a type: a number on the request's scale for a verdict, else a string.
+    """Return the schema of a key without usable description: a number on the request's scale for a verdict, else text.
 
     Raise Unread if a verdict has no scale, or if the key has an unknown type.
     """
@@ -446,9 +457,10 @@ def _described(name: str, value: Any, text: str) -> Schema:
 
 
 def _sketched(name: str, value: str, text: str) -> Schema:
-    """Return the schema of the key `name` from the words in place of its value, or from a rule elsewhere in `text`.
+    """Return the schema of the key `name` from the description `value` that stands in place of its value.
 
-    `value` is in <> unless it stands for a string. Raise Unread if it names an unknown type.
+    If `value` only says that it is a string, a rule about the key in `text` may list its labels. `value` is in <>
+    unless it was quoted. Raise Unread if it names an unknown type.
     """
     word = value.strip("<>[] ")
     field = _in_words(word, is_text=not value.startswith("<"))
@@ -465,7 +477,7 @@ def _sketched(name: str, value: str, text: str) -> Schema:
 
 @functools.lru_cache(8)
 def _rules(text: str) -> dict[str, str]:
-    """Return the first rule in the text for each quoted field name ("… must be …")."""
+    """Return the first rule ("… must be …") that the text gives for each quoted field name, by name."""
     return {rule["name"]: rule["says"] for rule in reversed([*RULE.finditer(text)])}
 
 
@@ -494,7 +506,7 @@ def _in_words(words: str, is_text: bool) -> Schema:
 
 
 def options(text: str) -> list[str]:
-    """Return the letters of the question's options, or all letters A to Z if it lists none."""
+    """Return the letters of the question's options and Z, which means none of them. Without options return A to Z."""
     letters = {*re.findall(r"(?<![\w'’.-])([A-Z])[.):](?=\s)", text)}
     return sorted(letters | {"Z"} if {"A", "B"} <= letters else ascii_uppercase)
 

@@ -26,7 +26,7 @@ MOST_MESSAGE = 2000
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """A complete HTTP response of the inner server."""
+    """A complete HTTP response, of vLLM or composed by the layer."""
 
     status: int
     headers: Headers
@@ -37,7 +37,7 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 def collect(messages: list[Message]) -> Answer:
-    """Return the response that `messages` of an ASGI application make up, with status 500 if there are none."""
+    """Join the `messages` of an ASGI application to one response. It has status 500 if there are none."""
     start: Message = messages[0] if messages else {"status": HTTPStatus.INTERNAL_SERVER_ERROR}
     body = b"".join(message.get("body", b"") for message in messages)
     return Answer(start["status"], list(start.get("headers", [])), body)
@@ -51,7 +51,8 @@ def rewrites(request: ChatRequest) -> bool:
 def rewrite(reply: dict[str, Any], request: ChatRequest) -> dict[str, Any]:
     """Return a reply, or a chunk of a stream, rewritten for the client.
 
-    A forced function call gets its call format back, and the end-of-text token is removed from the log probabilities.
+    If the request forces a function call, the text is turned into that call. The end-of-text token is removed from the
+    log probabilities.
     """
     if request.trims:
         reply = {**reply, "choices": [*map(_without_end, reply["choices"])]}
@@ -107,7 +108,7 @@ def shape_error(answer: Answer, extra: Iterable[tuple[bytes, bytes]] = ()) -> An
 
 
 def _details(body: bytes) -> tuple[dict[str, Any], str]:
-    """Return the fields of an error body of any format, and its message."""
+    """Return the fields of an error body ({} if it has none) and its message, whatever the body's format."""
     try:
         payload = json.loads(body)
     except ValueError:

@@ -74,8 +74,8 @@ def read(body: bytes) -> tuple[Any, bool]:
 def _with_a_form(request: dict[str, Any]) -> dict[str, Any]:
     """Return the request with its `guided_*` fields converted to `structured_outputs`.
 
-    Raise Refusal if the request has two constraints, or forbids words in addition to one: that may leave nothing to
-    generate, which vLLM answers with a 500 error.
+    Raise Refusal if the request has two constraints. Raise it too if the request has a constraint and also forbids
+    words: that may leave nothing to generate, which vLLM answers with a 500 error.
     """
     guided = {GUIDED[name]: request[name] for name in GUIDED if request.get(name) is not None}
     named = sorted(guided.keys() - {"whitespace_pattern"})

@@ -87,7 +87,7 @@ def count_digits(bounds: Range | None, words: str) -> int:
 def numbers(bounds: Range | None, words: str) -> list[str]:
     """Return all numbers of a range as strings, with the decimals that `words` allow.
 
-    Return [] if `bounds` is None, above 100 or not whole.
+    Return [] if `bounds` is None, goes above 100 or has ends that are not whole.
     """
     # A wide range is too much for the decoder to list.
     if not bounds or bounds[1] > 100 or not all(value == int(value) for value in bounds):
@@ -102,7 +102,8 @@ def numbers(bounds: Range | None, words: str) -> list[str]:
 def number_pattern(bounds: Range | None, decimals: bool) -> str:
     """Return a regular expression for the numbers in a range (None: 0 to 100).
 
-    With `decimals` they may have up to two decimals. Return "" if the range is too wide or its ends are not whole.
+    With `decimals` the numbers may have up to two decimals. Return "" if the range is too wide or its ends are not
+    whole.
     """
     if bounds is None:
         return r"100(\.0{1,2})?|[1-9]?[0-9](\.[0-9]{1,2})?" if decimals else "100|[1-9]?[0-9]"
@@ -114,10 +115,10 @@ def number_pattern(bounds: Range | None, decimals: bool) -> str:
 
 
 def points_pattern(words: str, text: str) -> str:
-    """Return a regular expression for the number after a marker.
+    """Return a regular expression for the number that a reply has after a marker such as `[RESULT]`.
 
-    Scale and decimals come from `words`, the text next to the marker, or else from the whole `text`. Without a scale
-    the number is from 0 to 100, with decimals unless an integer is asked for.
+    Scale and decimals come from `words`, the prompt's text next to the marker, or else from the whole `text`. Without a
+    scale the number is from 0 to 100, with decimals unless an integer is asked for.
     """
     bounds = find_range(words) or find_scale(text)
     near = words if WHOLE.search(words) or REAL.search(words) else text
@@ -182,10 +183,10 @@ def find_labels(text: str) -> list[str] | None:
 
 
 def choices(words: str, text: str) -> list[str]:
-    """Return the values that `words`, a placeholder or the words about it, allow.
+    """Return the values that `words` allow: a client's placeholder such as `[rating]`, or the text that describes it.
 
-    If the words name none, return the numbers of the scale in the whole `text`. If the words write a score as "7/10",
-    so do the values. Return [] if the words are not understood.
+    If the words name no values, return the numbers of the scale in the whole `text`. If the words write a score as
+    "7/10", so do the values. Return [] if the words are not understood.
     """
     # `7/10` is written so only if 10 is the scale's end.
     if fraction := OUT_OF.match(words):

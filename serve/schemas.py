@@ -26,11 +26,11 @@ ANYTHING: Schema = {"anyOf": [{"type": "string"}, {"type": "number"}, {"type": "
 
 
 class Unbounded(Exception):
-    """A schema that these rules cannot bound. The request is then sent on unchanged."""
+    """Raised for a schema that these rules cannot bound. vLLM then decodes with the client's own schema."""
 
 
 class Endless(Unbounded):
-    """A schema that no finite reply is valid for."""
+    """Raised for a schema that no finite reply is valid for."""
 
 
 class Limits(NamedTuple):
@@ -75,7 +75,7 @@ def bounded(schema: Schema, tokens: float = math.inf, pattern: str = "") -> Boun
 
 
 def within(schema: Schema, limits: Limits, pattern: str = "") -> Bounded:
-    """Return the schema with `limits` for everything unlimited, and without properties that it does not name.
+    """Return the schema with `limits` for everything unlimited. Replies may have only the properties that it names.
 
     `pattern` is as in `bounded`. Raise Unbounded if the schema cannot be bounded.
 
