@@ -50,7 +50,8 @@ def _train_judge(out: Path) -> Path:
 def _compare_with_people(out: Path, by: str, judge: Path, asking: list[str]) -> None:
     """Judge the internal test in each form that the judge learned, audit the verdicts, and print the agreement.
 
-    `by` names the judge in folder names. `asking` are the options of `critic judge` that select the judge.
+    `judge` is the judge's folder, `by` its name in the folders of the verdicts. `asking` are the options of
+    `critic judge` that select the judge.
     """
     lines = []
     for form in list_learned_forms(json.loads((judge / "critic.json").read_text("utf-8"))):

@@ -1,14 +1,15 @@
-"""Split human labels into train, internal test and external test by group, with a leak check.
+"""Split human labels into train, internal test and external test by group (question), with a leak check.
 
     python data/human_scores.py rows.jsonl --out runs/mine/data --external GPT4 --internal 20
     python data/human_scores.py mine.csv --map answer=response --map stars=human_score --scale 1:5 --out runs/mine/data
     python data/human_scores.py pairs.csv --map winner=preference --out runs/mine/data
     python data/human_scores.py rows.jsonl --folds 5 --out runs/mine/folds
 
-Internal test: all rows of the groups with `sha1(group) % 10 == 0`, or with `--per-task` exactly a tenth of each task's
-groups, in the order of that hash. `--internal N` adds groups in the order of the hash until there are N. External test:
-all answers of the system given by --external. Neither is trained on. (AlignMMBench §4.1) With `--folds K` each question
-is tested once: fold-k/internal.jsonl holds a K-th of the groups, fold-k/train.jsonl the others (cross-fitting).
+Internal test: all rows of the groups with `sha1(group) % 10 == 0`. With `--per-task` it is exactly a tenth of each
+task's groups, those with the smallest hashes. `--internal N` adds the other groups with the smallest hashes until there
+are N. External test: all answers of the system given by --external. Neither test is trained on. (AlignMMBench §4.1)
+With `--folds K` each question is tested once: fold-k/internal.jsonl holds a K-th of the groups, fold-k/train.jsonl the
+others (cross-fitting).
 """
 
 import hashlib
@@ -60,7 +61,7 @@ def choose_internal_groups(rows: list[human_scored.Row], per_task: bool, least: 
 
 
 def _list_material(row: human_scored.Row) -> set[str]:
-    """Return keys of what must not be on both sides of the split: the images, and the question with its reference.
+    """Return a key for each part of a row that must not be in both training and test: image, question with reference.
 
     Without a reference the question counts only if it has no images and no earlier turns, which could change its
     meaning.
@@ -122,7 +123,7 @@ def split(
 
 
 def write_parts(parts: dict[str, list[dict[str, Any]]], out: Path) -> dict[str, Any]:
-    """Write the rows of each part to a file in `out`, and return their numbers and hashes for splits.json."""
+    """Write the rows of each part to PART.jsonl in `out`. Return the entries of splits.json: rows and hash by part."""
     files = {name: out / f"{name}.jsonl" for name in parts}
     for name, file in files.items():
         if parts[name]:
@@ -135,9 +136,10 @@ def write_parts(parts: dict[str, list[dict[str, Any]]], out: Path) -> dict[str, 
 
 
 def write_folds(loaded: human_scored.Loaded, count: int, rows: Path, out: Path) -> list[dict[str, Any]]:
-    """Write train.jsonl and internal.jsonl of each fold, dealing the groups out in the order of their hashes.
+    """Write train.jsonl and internal.jsonl of each of `count` folds, and return the folds' entries of splits.json.
 
-    Return what splits.json says of each. Raise UsageError, which names the file `rows`, if there are too few groups.
+    The groups are dealt out to the folds in the order of their hashes. Raise UsageError, which names the file `rows`,
+    if there are too few groups.
     """
     groups, folds = sorted({row.group for row in loaded.rows}, key=_hash_group), []
     if len(groups) < 2 * count:

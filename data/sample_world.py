@@ -93,8 +93,8 @@ class System(Struct, frozen=True):
 
 
 PLAIN = ("Drifter-3B", "Stutter-1B", "off", "garbled")
-"""Systems, and contents of answers, that are recognizably bad without the picture. A world with pictures has none of
-them.
+"""Names of systems and `content`s of answers that are recognizably bad without the picture. A world with pictures has
+none of them.
 """
 
 UNSEEN = 0.1
@@ -129,8 +129,10 @@ class WorldQuestion(Struct, frozen=True):
 
 
 class WorldAnswer(Struct, frozen=True, kw_only=True):
-    """An answer with its text, the fact values that it states (`said`), and its manner. Omitted facts are not in
-    `said`.
+    """An answer of a simulated system.
+
+    - `said`: fact -> the value that the answer states, right or wrong. Omitted facts are not in it.
+    - `content`: how right the answer is. `manner`: its style.
     """
 
     text: str
@@ -177,7 +179,7 @@ def change(world: World, scene: Scene, values: Values, fact: str, draw: random.R
 
 
 def _find_facts(scene: Scene, wordings: list[str]) -> set[str]:
-    """Return the facts that the first of a point's `wordings` states."""
+    """Return the facts that a point of a scene states. A point is one statement in several `wordings`."""
     return {fact for fact in scene.facts if f"{{{fact}}}" in wordings[0]}
 
 
@@ -202,7 +204,10 @@ def garble(text: str, joint: str, draw: random.Random) -> str:
 def word_answer(
     world: World, scene: Scene, values: Values, draw: random.Random, *, kept: set[str], manner: Manner, own_style: bool
 ) -> str:
-    """Return the text of an answer in its manner: sentences for the facts in `kept`, plus opening, filler, closing."""
+    """Return the text of an answer in its `manner`: sentences for the facts in `kept`, plus opening, filler, closing.
+
+    `values` are the fact values to state. `own_style`: take the openings and closings of systems with their own style.
+    """
     phrases = world.phrases[scene.lang]
     joint: str = phrases["joint"]
     # A brief answer states all facts at once, so none can be left out.
@@ -244,7 +249,7 @@ def draw_question(world: World, scene: Scene, number: int, draw: random.Random) 
 
 
 def _draw_wrong_count(content: Content, facts: int, draw: random.Random) -> int:
-    """Return a random number of wrong facts for an answer: less than half for a slip, at least half for a poor one."""
+    """Return a random number of wrong facts: less than half of `facts` for a slip, at least half for a poor answer."""
     if content == "wrong":
         return facts
     if content == "slip" and facts > 1:
@@ -306,7 +311,7 @@ def grade(question: WorldQuestion, response: WorldAnswer) -> float:
 
 
 def word_reason(world: World, question: WorldQuestion, response: WorldAnswer, draw: random.Random) -> str:
-    """Return the reason for the grade: a clause per fact, and what else a rater would notice."""
+    """Return a reason for the grade of an answer: a clause for each fact, and remarks about its manner."""
     scene, phrases, labels = question.scene, world.reasons[question.scene.lang], world.labels[question.scene.lang]
     if response.content in {"off", "garbled"}:
         text: str = draw.choice(phrases[response.content])
@@ -356,9 +361,9 @@ Scored = tuple[WorldQuestion, WorldAnswer, Row]
 
 
 def generate_rows(world: World, seed: int, count: int) -> Iterator[Scored]:
-    """Yield all rows, question by question, with their questions and answers. Scenes alternate, so all tasks occur.
+    """Yield (question, answer, row) for all answers to `count` questions, question by question.
 
-    `count` is the number of questions.
+    Scenes alternate, so all tasks occur.
     """
     draw = random.Random(f"sample-world-{seed}")
     questions = [draw_question(world, world.scenes[n % len(world.scenes)], n, draw) for n in range(count)]

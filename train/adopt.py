@@ -9,8 +9,9 @@ ten labels from worst to best, or a judge that writes, with the prompts that it 
 the files as links, or the weights merged into this project's layout, and critic.json: `critic judge`, `serve` and
 `audit` take it like a judge that was trained here.
 
-A reward model's score has no scale: it compares answers. --calibrate asks it for the scores of answers that people
-rated, and fits the probability of each rating to them; then it rates as well. Audits refuse the answers used for that.
+A reward model's score has no fixed scale, so it can only compare answers. With --calibrate, the model scores answers
+that people rated, and a map from scores to probabilities of ratings is fitted. The model can then rate as well. Audits
+refuse the answers that were used for the fit.
 """
 
 import json
@@ -39,24 +40,25 @@ from critic.stages.options import Endpoint, JudgeOptions
 from eval_agreement.measures.calibration import fit_ordinal
 
 VALUE_HEAD = "value_head.safetensors"
-"""File of LLaMA-Factory with the layer of scores of a reward model."""
+"""File in which LLaMA-Factory saves the scoring head of a reward model."""
 
 SCORES = ("regression", "multi_label_classification")
-"""Kinds of problem (transformers) in which each output is a score of its own, and none a label among others."""
+"""Values of transformers' `problem_type` for heads whose outputs are independent scores, not labels to choose from."""
 
 PICKLES = (".bin", ".pt", ".pth")
 
 CHAT_FORMS = ("pointwise", "direct_turn", "direct_whole", "pairwise", "pairwise_turn", "pairwise_whole")
-"""Forms in which a model is shown the conversation alone."""
+"""Forms of reward models and classifiers, whose prompt is only the conversation to judge."""
 
 
 class Found(NamedTuple):
-    """What a folder holds.
+    """Description of the model in a folder.
 
-    - `title`: what it is, for the user. `base`: the folder with the configuration; its own unless it is an adapter.
-    - `tokenizer`: the folder with the tokenizer and chat template; the base's for an adapter without.
-    - `labels`: number of outputs of its scoring head, 0 for a model that writes.
-    - `weights`: the layer of scores (labels × width) if it is a file of its own, else None.
+    - `title`: kind of model, for messages.
+    - `base`: the folder with the configuration, which is that of the base if the model is an adapter.
+    - `tokenizer`: the folder with the tokenizer and chat template, which is the base's if the adapter has none.
+    - `labels`: number of outputs of the scoring head, 0 for a model that generates text.
+    - `weights`: weights [labels × width] of the scoring head if it is saved apart from the model, else None.
     """
 
     title: str
@@ -67,7 +69,10 @@ class Found(NamedTuple):
 
 
 def find(folder: Path, base: Path | None) -> Found:
-    """Return what a folder holds. Raise UsageError for what cannot become a judge, saying what is missing."""
+    """Return a description of the model in `folder`. `base` is an adapter's base, None for the one that it names.
+
+    Raise UsageError if the model cannot become a judge. The message says what is missing.
+    """
     adapter = _read(folder / "adapter_config.json")
     base = (base or Path(adapter["base_model_name_or_path"])) if adapter else folder
     config = _read(base / "config.json")
@@ -112,10 +117,10 @@ def _read(file: Path) -> dict[str, Any]:
 
 
 def build(found: Found, folder: Path, out: Path) -> None:
-    """Write the model into `out`: links to its files, or its weights with adapter and head merged.
+    """Write the model in `folder` to `out`: links to its files, or its weights with adapter and scoring head merged.
 
-    Of N labels each stands for its part of the ratings 1..10, which share its probability (of five, the first for 1
-    and 2).
+    A classifier gets the ten ratings as labels. They are divided evenly among its N labels, and the ratings of one
+    label get equal shares of its probability. Of five labels, for example, the first stands for the ratings 1 and 2.
     """
     files = {file.name: file for source in (found.tokenizer, folder) for file in source.iterdir()}
     for file in files.values():
@@ -139,7 +144,10 @@ def build(found: Found, folder: Path, out: Path) -> None:
 
 
 def _merge(found: Found, folder: Path, head: dict[str, Any]) -> Any:
-    """Load a model and return it with its adapter, its layer of scores and its labels made into one."""
+    """Return the model with its adapter and scoring head merged, and with the ratings as labels if it is a classifier.
+
+    `head` is the model configuration of the scoring head, {} for a model that generates text.
+    """
     images = "show" if identity.sees_images(str(found.base)) else "blind"
     model = read_base(str(found.base), head, images, dtype="auto")
     if found.base != folder:
@@ -159,7 +167,12 @@ def _merge(found: Found, folder: Path, head: dict[str, Any]) -> Any:
 
 
 def describe(found: Found, out: Path, pack: Path | None, context: int) -> dict[str, Any]:
-    """Return the contents of critic.json, by which a judge is known and asked."""
+    """Return the contents of critic.json, which identify the judge and say how to ask it.
+
+    - `out`: the judge's folder, already built.
+    - `pack`: folder with the prompts of a judge that generates text, else None.
+    - `context`: most tokens of prompt and reply together. It is reduced to what the model supports.
+    """
     adopted: dict[str, Any] = {}
     if found.labels:
         forms = [form for form in CHAT_FORMS if (form in ONE_SIDE) == (found.labels == 1)]
@@ -182,9 +195,10 @@ def describe(found: Found, out: Path, pack: Path | None, context: int) -> dict[s
 
 
 def calibrate(out: Path, facts: dict[str, Any], rows: Path) -> None:
-    """Add to `facts` the map from a reward model's score to the probabilities of ratings (`spread_score`).
+    """Fit the map from a reward model's score to the probabilities of ratings (`spread_score`), and add it to `facts`.
 
-    The model in `out` scores the answers in `rows`. Raise UsageError if a higher score does not mean a better answer.
+    `facts` are the contents of critic.json. The model in `out` scores the answers in the file `rows`. Raise UsageError
+    if human scores do not rise with the model's.
     """
     facts["recipe"]["forms"] = dict.fromkeys(CHAT_FORMS, 1.0)
     # With this map it rates; its score stands in the reply.

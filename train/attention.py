@@ -59,12 +59,12 @@ def choose_attention(wanted: str, *, packed: bool) -> str:
 
 
 def list_obstacles(model: Any, tokenizer: Any = None) -> list[str]:
-    """Return what keeps rows of a base from being packed, by its names in transformers; empty if they can be packed.
+    """Return the features of a base that prevent its rows from being packed, by their names in transformers.
 
-    - Kinds of layers that carry a state from one token to the next, or attend otherwise than packed rows do.
-    - Token types: with them, of a SeeingTokenizer, images get positions in two dimensions (Qwen, GLM), or tokens that
-      see later ones (Gemma).
-    - An attention without a version for prefix trees.
+    - Kinds of layers other than KINDS, such as layers that carry a state from one token to the next (Mamba).
+    - Token types that the model needs as inputs, if `tokenizer` is a SeeingTokenizer. A model with token types gives
+      image tokens positions in two dimensions (Qwen, GLM), or lets them see later tokens (Gemma).
+    - An attention implementation without a version for prefix trees.
     """
     reads = model.get_decoder()
     kinds = sorted(set(getattr(model.config.get_text_config(), "layer_types", None) or ()) - KINDS)
@@ -77,10 +77,10 @@ def list_obstacles(model: Any, tokenizer: Any = None) -> list[str]:
 
 
 def install(model: Any, kind: str | None = None) -> bool:
-    """Set the tree version of an attention in `model`, and return True if the model can now attend over prefix trees.
+    """Switch `model` to the tree version of an attention implementation. Return True if it can then use prefix trees.
 
-    `kind` is the attention, None for the model's current one. Return False if that attention or a kind of layer has no
-    tree version. Raise UsageError if FlexAttention would omit the base's attention dropout.
+    `kind` is the implementation, None for the model's current one. Return False if the base cannot pack rows
+    (`list_obstacles`). Raise UsageError if FlexAttention would omit the base's attention dropout.
     """
     # Only the text part has packed rows, not the vision part.
     reads = model.get_decoder()
@@ -104,8 +104,9 @@ def _attend_by_segments(
     tree: Tree | None = None,
     **options: Any,
 ) -> Any:
-    """Attend segment by segment. Query, key and value are [1 × heads × tokens × width], the output is [1 × tokens ×
-    heads × width].
+    """Attend to a packed sequence segment by segment, or as transformers' sdpa does without a `tree`.
+
+    Query, key and value are [1 × heads × tokens × width], the output is [1 × tokens × heads × width].
     """
     if tree is None:
         return sdpa_attention_forward(module, query, key, value, attention_mask, **options)

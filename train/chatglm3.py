@@ -86,7 +86,7 @@ def native_weights(name: str, tensor: torch.Tensor, config: GlmConfig) -> dict[s
 def fast_tokenizer(path: Path, positions: int) -> PreTrainedTokenizerFast:
     """Return the SentencePiece BPE model in `path` as a fast tokenizer. `positions` is its maximum length in tokens.
 
-    Raise UsageError if it encodes a piece or a sample text differently from SentencePiece.
+    Raise UsageError if the fast tokenizer encodes a piece or a sample text differently from SentencePiece.
     """
     with refusing(path, "no SentencePiece model"):
         processor = sentencepiece.SentencePieceProcessor(model_proto=path.read_bytes())

@@ -61,8 +61,7 @@ def let_others_read(file: Path) -> None:
 
 
 def list_changes(earlier: dict[str, Any], facts: dict[str, Any]) -> list[str]:
-    """Return the names of `facts` that differ from those of an `earlier` run. For the recipe, list the keys that
-    differ.
+    """Return the names of the facts whose values differ from those of an `earlier` run, and of a recipe the keys.
 
     >>> list_changes({"recipe": {"keep": 2}, "data": 1}, {"recipe": {"keep": 3}, "data": 2})
     ['recipe (keep)', 'data']

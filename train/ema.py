@@ -15,7 +15,7 @@ from critic.errors import UsageError
 
 MASTERS = ("fp32_partitioned_groups_flat", "single_partition_of_fp32_groups", "fp32_groups_flat_partition")
 """Attributes in which DeepSpeed's optimizers (ZeRO-3, ZeRO-1/2, bf16 without ZeRO) store this process's fp32 weights.
-The names are private: deepspeed is pinned, and tests compare with an average computed without them.
+The names are private. Therefore deepspeed is pinned, and tests compare with an average computed without them.
 """
 
 
@@ -88,8 +88,8 @@ class ShardedEma:
     def settle(self) -> str | None:
         """Decide after the first step whether the average is kept on the GPU, now that the memory use is known.
 
-        It is if the GPU has room for it plus 5 % of its memory. Return a line that says where the average is kept, or
-        None if that was decided before.
+        It is kept there if at least 5 % of the GPU's memory then stays free, else in host memory. Return a line that
+        says where it is kept, or None if that was decided before.
         """
         if not self.undecided:
             return None

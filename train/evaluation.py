@@ -52,8 +52,8 @@ class HeldOut(Struct, frozen=True):
 def read_held_out(path: Path, objective: Objective, tokenizer: Any) -> HeldOut:
     """Read the first rows of a file, as many as the recipe's `evaluation` says, and render them as in judging.
 
-    They are sorted by length. Those of a scoring head end with the prompt. Raise UsageError if an image cannot be shown
-    or no row can be used.
+    The rows are sorted by length. For a scoring head they end with the prompt. Raise UsageError if an image cannot be
+    shown or no row can be used.
     """
     spec, limit, form = objective.recipe.evaluation, objective.recipe.max_source_tokens, objective.watched_form()
     tokens = objective.tokens
@@ -121,10 +121,11 @@ def compute_distributions(
 def add_criteria_of_rows(
     rows: list[Row], shares: NDArray[np.float64], scales: Mapping[str, Scale]
 ) -> NDArray[np.float64]:
-    """Return the probabilities of the ratings [rows × 10] by those of the scores by each criterion [rows × scores].
+    """Compute the probabilities of the ratings [rows × 10] from `shares`, those of the scores by criteria.
 
-    `scales`: criterion -> lowest and highest score. A row's `criteria` are those that it has (default: all), with their
-    weights.
+    - `shares` [rows × scores]: probabilities of the scores by each criterion, in alphabetical order of the criteria.
+    - `scales`: criterion -> lowest and highest score.
+    - `rows`: the key `criteria` of a row maps its criteria to their weights; if empty, all criteria count equally.
     """
     added = []
     for row, own in zip(rows, shares.tolist(), strict=True):
@@ -134,9 +135,10 @@ def add_criteria_of_rows(
 
 
 def compute_last_hidden(model: Any, tokenizer: Any, rows: list[Row], size: int) -> NDArray[np.float64]:
-    """Return last hidden states [rows × 2 × width] of each row: that of its last token, and the answer's mean.
+    """Return two vectors of each row [rows × 2 × width], both made of the last layer's hidden states.
 
-    The processes share the rows, `size` per batch.
+    The first is the hidden state of the row's last token. The second is the mean from the beginning of the answer to
+    the row's end. The processes share the rows, `size` per batch.
     """
 
     def read(states: torch.Tensor, batch: Tensors) -> torch.Tensor:
@@ -146,9 +148,10 @@ def compute_last_hidden(model: Any, tokenizer: Any, rows: list[Row], size: int) 
 
 
 def compute_head_scores(model: Any, tokenizer: Any, collation: Collation, rows: list[Row]) -> NDArray[np.float64]:
-    """Return the scores [rows × …] of the model's scoring head for rows, collated by `collation`.
+    """Return the scores of the model's scoring head for rows that are collated by `collation`.
 
-    The processes share the rows. Every process must call it.
+    The shape is [rows × classes], or [rows × 2 × classes] if a row has two prompts. The processes share the rows. Every
+    process must call it.
     """
     return _compute_by_batch(
         model, tokenizer, rows, 8, lambda states, batch: model.score(states[batch["ends"]]).float(), collation
@@ -163,11 +166,11 @@ def _compute_by_batch(
     compute: Callable[[torch.Tensor, Tensors], torch.Tensor],
     collation: Collation = _PROMPTS,
 ) -> NDArray[np.float64]:
-    """Return what `compute` makes of each row, in batches of `size`, shared over the processes.
+    """Return the results [rows × …] of `compute`, in the order of `rows`.
 
-    `compute` takes the hidden states [tokens × width] of a batch, and the tensors for the loss (`Collation.tensors`).
-    Rows with a common prefix are batched together, and it is computed once if the
-    attention supports prefix trees.
+    `compute` takes the hidden states [tokens × width] of a batch and its tensors (`Collation.tensors`), and returns a
+    tensor with one entry per row. The processes share the rows, `size` per batch. Rows with a common prefix are batched
+    together, and the prefix is computed once if the attention supports prefix trees.
     """
     seeing = tokenizer if isinstance(tokenizer, SeeingTokenizer) else None
     packing = attention.install(model) and not attention.list_obstacles(model, tokenizer)
@@ -215,7 +218,7 @@ def compute_metrics(scores: list[float], held: HeldOut) -> dict[str, float]:
 
 
 def _key_prompt(row: Row, behind: int = 0) -> tuple[tuple[int, ...], tuple[str, ...]]:
-    """Return a key of what the judge is shown: the prompt's tokens, without the last `behind`, and the images."""
+    """Return a key that identifies a row's prompt: its images, and its tokens without the last `behind`."""
     return tuple(row["input_ids"][: row["source"] - behind]), tuple(row["images"])
 
 

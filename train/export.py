@@ -130,9 +130,9 @@ def _build_generation_config(model: Any, tokenizer: Any) -> transformers.Generat
 
 
 def replace(trainer: Any, out: Path, *, merge: bool) -> None:
-    """Save as `save` does, but replace `out` at once, so that a killed run leaves the complete old or new folder.
+    """Save as `save` does, to a new folder that then replaces `out`. A killed run leaves a complete folder, old or new.
 
-    `mend` finishes a replacement that was interrupted.
+    `mend` must be called if the run was killed between the two renames.
     """
     out = jsonl.resolve_links(out)
     fresh, old = out.with_name(out.name + ".partial"), out.with_name(out.name + ".old")
@@ -151,7 +151,7 @@ def replace(trainer: Any, out: Path, *, merge: bool) -> None:
 
 
 def mend(out: Path) -> None:
-    """Restore the old folder if `replace` was killed after it moved that folder away.
+    """Rename the old folder back to `out` if `replace` was killed after it moved the old folder away.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as place:

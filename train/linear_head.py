@@ -1,8 +1,8 @@
 """Fit the initial scoring head by logistic regression on the base model's hidden states.
 
-A head of zeros is trained together with the layers below it, which first follow a head that knows nothing. With a
-fitted head they start from what the base already knows (linear probing, then fine-tuning: Kumar et al. 2022, arXiv
-2202.10054, section 4). If no training step follows, the fitted head is the judge.
+If training starts with a head of zeros, the layers below it are first changed to suit a head that knows nothing. A
+fitted head lets training start from what the base already knows (linear probing, then fine-tuning: Kumar et al. 2022,
+arXiv 2202.10054, section 4). If no training step follows, the base with the fitted head is the judge.
 """
 
 import io
@@ -43,11 +43,11 @@ Floats = NDArray[np.float64]
 
 
 def fit(model: Any, recipe: Recipe, rows: datasets.Dataset, tokenizer: Any, device: torch.device, folder: Path) -> None:
-    """Fit `model.score` on at most `recipe.probe` rows, sampled with the recipe's seed, and print its cross-entropy
-    (nats) on held-out groups.
+    """Fit the scoring head `model.score`, and print its cross-entropy (nats) on held-out groups.
 
-    The processes share the rows; each needs memory for the whole model. `folder` keeps the base's features
-    (`compute_features`). Raise UsageError if the base already has a scoring head, and as `fit_ridge` does.
+    It is fitted on at most `recipe.probe` rows, which are sampled with the recipe's seed. The processes share the rows;
+    each needs memory for the whole model. `folder` caches the base's features (`compute_features`). Raise UsageError if
+    the base already has a scoring head, and as `fit_ridge` does.
     """
     # With adapters there are two, the base's and that which is learned.
     heads = [head for name, head in model.named_parameters() if name.startswith("score.")]
@@ -79,11 +79,11 @@ def fit(model: Any, recipe: Recipe, rows: datasets.Dataset, tokenizer: Any, devi
 
 
 def compute_features(model: Any, rows: datasets.Dataset, tokenizer: Any, folder: Path) -> Floats:
-    """Return what a base makes of each row's prompt, [rows × 2 width]: the last layer's state of its last token, then
-    the mean over its answer.
+    """Return features of each row's prompt [rows × 2 width], computed with the base.
 
-    `folder` belongs to one model. It keeps the features of all prompts that were computed in it, whatever rows they
-    stood in, so that an interrupted run goes on, and another head or fold begins with them.
+    They are the last layer's hidden state of the prompt's last token, and then the mean of these states over the
+    answer. `folder` caches the features of one model by prompt. So an interrupted run continues, and other heads or
+    folds reuse the features.
     """
     prompts = [
         build_prompt_row(row["input_ids"][: row["source"]], [], [], row["answer"])
@@ -118,9 +118,10 @@ def compute_features(model: Any, rows: datasets.Dataset, tokenizer: Any, folder:
 
 
 def fit_head(states: Floats, rows: datasets.Dataset, counts: list[int]) -> tuple[Floats, float]:
-    """Fit a head on the `states` [rows × width] of `rows`; return its weights [classes × width] and held-out loss.
+    """Fit a head on the features `states` [rows × width] of `rows` by `fit_ridge`.
 
-    `counts`: number of scores of each criterion. Each is fitted by itself, on the rows scored by it (`fit_ridge`).
+    Return its weights [classes × width] and its held-out loss (nats). `counts`: number of scores of each criterion, or
+    [10] for the ratings. Each criterion is fitted separately, on the rows that are scored by it.
     """
     people, fitted = np.array(rows["people"], dtype=np.float64), list[tuple[Floats, float]]()
     for own in np.split(people, np.cumsum(counts)[:-1], axis=1):
@@ -131,12 +132,11 @@ def fit_head(states: Floats, rows: datasets.Dataset, counts: list[int]) -> tuple
 
 
 def fit_ridge(states: Floats, rows: datasets.Dataset, people: Floats) -> tuple[Floats, float]:
-    """Fit a head on the `states` [rows × width] of `rows`; return its weights [classes × width] and held-out loss
-    (nats).
+    """Fit a head on the features `states` [rows × width] of `rows`.
 
-    `people`: distributions [rows × classes] of human scores. The strength of the ridge penalty is chosen by
-    cross-validation over groups. Raise UsageError if all rows have one rating or one group, or if no held-out group can
-    be evaluated.
+    Return its weights [classes × width] and its held-out loss (nats). `people`: distributions [rows × classes] of human
+    scores. The strength of the ridge penalty is chosen by cross-validation over groups. Raise UsageError if all rows
+    have one rating or one group, or if no held-out group can be evaluated.
     """
     from sklearn.model_selection import GroupKFold  # noqa: PLC0415 - takes a second to import
 

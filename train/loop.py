@@ -32,7 +32,7 @@ PEAK_BF16 = {"H200": 989e12, "H100": 989e12, "H800": 989e12, "A100": 312e12, "A8
 class PrefixSharingSampler(torch.utils.data.Sampler):  # type: ignore[misc]  # a base of type Any
     """Reorders rows within each optimizer step so that rows with a common prefix share a micro-batch.
 
-    - `order`: the sampler to reorder. `rows`: the tokenized rows.
+    - `order`: the sampler to reorder, which yields row indices. `rows`: the tokenized rows.
     - `step`: rows per optimizer step. `micro_batch`: rows per micro-batch.
     - `image_token`: id of the image token, -1 if there is none.
 
@@ -170,8 +170,9 @@ class Meter:
     def take(self) -> dict[str, float]:
         """Return this process's figures since the last call, and reset them. Return {} if no time was measured.
 
-        They are tokens per second and peak memory in GiB; on a CPU also model GFLOP per second and per CPU second (of
-        all threads); on a GPU with known peak also the model FLOPs utilisation (0..1).
+        - `tokens_per_second`, and `memory_gib`: peak memory in GiB.
+        - `gflops`, `cpu_gflops` (CPU): model GFLOP per second, and per CPU second of all threads.
+        - `mfu` (GPU with known peak): model FLOPs utilisation (0..1).
         """
         self.stop()
         if not self.seconds:
@@ -194,10 +195,10 @@ class Meter:
 class JudgeTrainer(transformers.Trainer, transformers.TrainerCallback):  # type: ignore[misc]  # bases of type Any
     """Trainer that averages weights, logs, evaluates, keeps the best weights, and writes the finished judge.
 
-    It is its own callback. Checkpoints include DeepSpeed's state and count as complete only after they are sealed.
-    Losses are logged to loss.jsonl in the output folder, and the best weights are kept in best/.
+    It is also its own TrainerCallback. Checkpoints include DeepSpeed's state and count as complete only after they are
+    sealed. Losses are logged to loss.jsonl in the output folder, and the best weights are kept in best/.
 
-    - `facts`: identify the run. `notes`: further contents of critic.json.
+    - `trained_for`: the objective. `facts`: identify the run (`run.describe`). `notes`: contents of critic.json.
     - `watched`: held-out rows by name: `own`, and `foreign` for rows of another data set.
     - `options`: those of transformers' Trainer.
     """
@@ -386,7 +387,11 @@ class JudgeTrainer(transformers.Trainer, transformers.TrainerCallback):  # type:
         return self.ema.in_place() if self.ema is not None else torch.no_grad()
 
     def _judge_held_out(self, step: int) -> None:
-        """Judge the held-out rows, log the metrics, and save the weights to `out`/best if they are the best so far."""
+        """Judge the held-out rows, log the metrics, and save the weights to `out`/best if they are the best so far.
+
+        The best weights have the lowest MAE. With foreign rows, weights that are worse on them than the base do not
+        count.
+        """
         model = export.unwrap(self.model)
         with self._use_average():
             scores, worse, chooses = {}, [], "foreign" in self.watched

@@ -1,6 +1,6 @@
-"""Base classes of training objectives, the forward pass for training that they define, and what they share.
+"""Base classes of training objectives, which define the forward pass for training, and functions that they share.
 
-That is how a tokenizer spells the ratings, and the error of a preference and of a ranking.
+The functions find out how a tokenizer spells the ratings, and compute the errors of preferences and of rankings.
 """
 
 import types
@@ -33,9 +33,9 @@ class RatingTokens(Struct, frozen=True):
 
     - `before`: tokens of a verdict before the rating.
     - `first[k - 1]`: first token of rating k.
-    - `zero`: token that turns a 1 into a 10, or None if 10 is one token.
-    - `going_on`: tokens that may follow a rating which is not the verdict's last value.
-    - `ending`: tokens that may follow a rating which is the verdict's last value.
+    - `zero`: token that turns a 1 into a 10, or None if 10 is one token; the following two are then empty.
+    - `going_on`: tokens that may follow the rating if the verdict has a value after it (they begin with a comma).
+    - `ending`: tokens that may follow the rating if it is the verdict's last value (they begin with a brace).
     """
 
     before: list[int]
@@ -130,9 +130,10 @@ def compute_preference_error(ahead: torch.Tensor, preferred: torch.Tensor, margi
 
 
 def number_groups(spec: RankSpec | None, rows: list[Row]) -> Tensors:
-    """Return `groups` [rows], equal for rows that are compared; nothing if `spec` is None.
+    """Return the tensor `groups` [rows] with equal numbers for rows that are compared; {} if `spec` is None.
 
-    They have one group, form and scorer. Scorers have scales of their own, and forms show something else.
+    Rows are compared if they have the same group, form and scorer. Different scorers may use the scale differently, and
+    different forms show the judge different material.
 
     >>> rows = [{"group": group, "form": "pointwise", "scorer": "people"} for group in "abba"]
     >>> number_groups(RankSpec(), rows)
@@ -148,10 +149,11 @@ def compute_rank_error(spec: RankSpec | None, log_probabilities: torch.Tensor, b
     """Return the weighted Bradley-Terry error of expected ratings, summed over the pairs of a batch; 0 without `spec`.
 
     `log_probabilities` [rows × 10] are those of the ratings. `batch` holds `people`, `row_weights` and `groups` of the
-    same rows. A pair's error counts by the points between its human scores, so not at all for a tie. The k (k - 1) / 2
-    pairs of k rows in a group weigh as k / 2 rows, so that the ranking counts as ratings do, however many rows meet.
+    same rows. A pair's error is multiplied by the points between its human scores, so a tie does not count. The
+    k (k - 1) / 2 pairs of k rows in a group together weigh as much as k / 2 rows. So the weight of the ranking relative
+    to the ratings does not depend on how many rows of a group are in the batch.
 
-    A step down the error's slope moves the expected ratings apart:
+    A gradient step moves the expected ratings apart:
 
     >>> shares = torch.full((2, 10), 0.1).log().requires_grad_()
     >>> batch = {"people": torch.eye(10)[[6, 2]], "row_weights": torch.ones(2), "groups": torch.zeros(2)}
@@ -224,7 +226,7 @@ class Objective(Collation):
 
     @property
     def criteria(self) -> Mapping[str, Scale]:
-        """The criteria by which a head rates, with the scale of each; empty for one that only rates on 1..10."""
+        """Criterion by which a scoring head rates -> its scale (lowest, highest); empty for judges without criteria."""
         return {}
 
     def head_config(self) -> dict[str, Any]:
@@ -266,7 +268,7 @@ class Objective(Collation):
         return form
 
     def choose_examples(self, planned: "Plan") -> "Plan":
-        """Return the planned examples that this objective learns."""
+        """Return those of the planned examples that this objective learns, if need be in another form."""
         return planned
 
     def weights(self, rows: datasets.Dataset) -> Weights:

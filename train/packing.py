@@ -67,10 +67,10 @@ def build_prefix_tree(rows: list[list[int]], most: list[int], least: float = LEA
 
 
 def add_branches(nodes: list[Node], branches: dict[int, tuple[int, int]]) -> list[Node]:
-    """Return the nodes of a prefix tree with one more token beside some tokens of its leaves.
+    """Return the nodes of a prefix tree with an alternative to one token in some of its leaves.
 
-    `branches` maps a row to (another row, position): the leaf of the first is cut before the position, and the other
-    row's token at that position becomes a leaf behind the first part.
+    `branches` maps a row to (other row, position). The leaf of the row is cut before the position, and the other row's
+    token at the position becomes an additional leaf after the first part.
 
     >>> for node in add_branches([Node(row=0, start=0, end=5, parent=-1, leaf=True)], {0: (1, 3)}):
     ...     print(node)
@@ -112,7 +112,8 @@ class Tree:
     Segment i has `lengths[i]` tokens. Its tokens see the segments on the path from the root (`parents[i]` < i, -1 for a
     root) and the earlier tokens of their own segment. The descendants of a segment directly follow it.
 
-    - `spans` [2 × tokens]: position of each token on its path, and the index up to which later tokens see it.
+    - `spans` [2 × tokens]: position of each token on its path, and the index (exclusive) up to which later tokens see
+      it.
     - `depths`: number of tokens on the path to each segment, including its own.
     - `calls`: segments that one attention call processes, as (segment whose path they look back on, range of segments).
     """
@@ -159,8 +160,9 @@ class Tree:
         return [sum(self.lengths[together.start : together.stop]) for _, together in self.calls]
 
     def keys(self, states: torch.Tensor) -> list[torch.Tensor]:
-        """Return, for each attention call, the states [… × tokens × width] that it may look at: its path's, then its
-        own.
+        """Return for each attention call the states [… × keys × width] that its tokens may see.
+
+        `states` are [… × tokens × width]. A call's own states come after those of the path that it looks back on.
         """
         parts = states.split(self.lengths, dim=-2)
         paths = {-1: states[..., :0, :]}
@@ -247,7 +249,7 @@ def build_sequence(nodes: list[Node], rows: list[list[int]]) -> dict[str, Any]:
 
 
 def order_by_prefix(rows: list[list[int]], size: int) -> list[int]:
-    """Return an order of a step's rows in which micro-batches of `size` rows share many tokens.
+    """Return the indices of a step's rows in an order in which micro-batches of `size` rows share many tokens.
 
     Micro-batches of similar cost are adjacent, so that processes which take turns have equal work.
 

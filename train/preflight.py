@@ -1,4 +1,4 @@
-"""Check before the first step that the judge can be served and that the disk has enough space.
+"""Check before the first step that the judge can be trained here and served, and that the disk has enough space.
 
 This avoids training for hours in vain.
 """
@@ -71,8 +71,8 @@ def require_served_tokens(recipe: Recipe) -> None:
 def require_embeddings(model: Any, tokenizer: Any, rows: datasets.Dataset, base: str) -> None:
     """Raise UsageError if prompts may contain token ids without an embedding.
 
-    This happens if tokens were added to a tokenizer without resizing the model. Checked are tokens that plain text can
-    contain, padding and other named tokens, and all tokens in `rows` (rows.Data). Further special tokens may lack an
+    This happens if tokens were added to a tokenizer without resizing the model. The check covers tokens that plain text
+    can contain, padding and other named tokens, and all tokens in `rows` (rows.Data). Other special tokens may lack an
     embedding, as in Gemma 3 without its vision part.
     """
     known = model.get_input_embeddings().num_embeddings

@@ -39,7 +39,7 @@ FullRecipe: Any = msgspec.defstruct(
 
 
 def objective_of(recipe: Recipe, tokens: RatingTokens | None = None) -> Objective:
-    """Return the objective of a recipe. `tokens` say how its tokenizer spells ratings, None if not yet known.
+    """Return the objective of a recipe. `tokens` say how the base's tokenizer spells ratings, None if not yet known.
 
     Raise UsageError if the recipe names an unknown objective.
     """

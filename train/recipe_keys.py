@@ -65,7 +65,7 @@ class VisionSpec(TransformerSpec, forbid_unknown_fields=True, kw_only=True):
 
 
 class CounterfactualsSpec(Struct, forbid_unknown_fields=True, kw_only=True):
-    """Answers changed by `critic attack --images` to learn from. `file` is its output for the training rows.
+    """Answers changed by `critic attack --images`, to learn from. `file` is the command's output for the training rows.
 
     - `edited`: points (1..9, on the scale 1..10) to subtract from the original's human score if one fact was edited.
     - `swapped`: points to subtract if the image was replaced by another.
@@ -94,10 +94,10 @@ class EvaluationSpec(Struct, forbid_unknown_fields=True, kw_only=True):
 class RankSpec(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Loss term for the order of the expected ratings of the answers to one question.
 
-    - `weight`: its weight. 1 adds to each row half the mean error of its pairs, times their points. With `raft` it is
-      in units of target tokens.
-    - `margin`: the expected ratings of two answers should differ by `margin` times the points that people put between
-      them.
+    - `weight`: weight of the term. With 1, the loss of each row grows by half the mean error of its pairs, each error
+      times the points between the pair's human scores. With `raft` the weight is in units of target tokens.
+    - `margin`: the expected ratings of two answers should differ by at least `margin` times the points between their
+      human scores.
     """
 
     weight: Weight = 0.5
@@ -202,12 +202,12 @@ def labels(recipe: Recipe) -> dict[str, float]:
 
 
 def list_made_files(recipe: Recipe) -> list[str]:
-    """Return the files that rows are made from in addition to --train: teachers' judgments and changed answers."""
+    """Return the files besides --train that examples are made from: judgments of teachers, and changed answers."""
     return [*judges(recipe)[1], *([recipe.counterfactuals.file] if recipe.counterfactuals else [])]
 
 
 def judges(recipe: Recipe) -> tuple[list[str], list[str]]:
-    """Return the sources of scores besides people: names of judges with a column, and files of teachers' judgments."""
+    """Return the sources of scores besides people: names of judges that have a column, and files of judgments."""
     names = [name for name in labels(recipe) if name != PEOPLE]
     files = [name for name in names if name.endswith((".jsonl", ".jsonl.gz"))]
     return [name for name in names if name not in files], files

@@ -57,14 +57,17 @@ class Data(msgspec.Struct, frozen=True):
     Columns of `rows`:
 
     - id, group, form, input_ids, length.
-    - source: number of prompt tokens. answer: index of the first token of the prompt's answer (`targets.find_answer`).
+    - source: number of prompt tokens. answer: index of the first token of the prompt's answer
+      (`critic.backends.answers.find_answer`).
     - value: positions of the tokens that spell the verdict's value; for a checklist, its answers.
     - rating: integer 1..10, or 0 if there is none.
-    - people: probabilities of the ratings 1..10, or of the scores by each of the recipe's `criteria`, equal parts for
-      each that the row was scored by; or []. For a pair, one number: how far people prefer the first answer, -1..1.
+    - people: human scores as probabilities of the ratings 1..10, or [] if the form does not rate. For a pair, one
+      number: how far people prefer the first answer, -1..1. If the recipe has `criteria`: probabilities of the scores
+      by each criterion, in alphabetical order of the criteria. The criteria that the row was scored by have equal sums,
+      which add up to 1; all others are 0.
     - other_ids: token ids of the prompt for a pair's second answer, or [].
     - weight: weight of the source of the score, above 0.
-    - scorer: who gave the score: `people`, or the name of a judge.
+    - scorer: who gave the score: `people`, or a judge as named in the recipe's `labels`.
     - images, image_tokens: names of the images in order, and the number of tokens of each.
     """
 
@@ -84,7 +87,10 @@ def sees(recipe: Recipe) -> bool:
 
 
 def fingerprint(recipe: Recipe, train: Path) -> dict[str, Any]:
-    """Return what the token ids depend on besides the tokenizer of a base, as JSON: recipe, files, prompts."""
+    """Return the facts that token ids depend on, as JSON: recipe keys, files and prompts.
+
+    The tokenizer of a base is not included.
+    """
     keys, criteria = msgspec.to_builtins(recipe), dict(objective_of(recipe).criteria)
     files = [*tables.list_files(train), *map(Path, list_made_files(recipe))]
     return {
@@ -196,8 +202,8 @@ def _load_rows(recipe: Recipe, train: Path, pictures: bool) -> Loaded:
 def _make_raters(shares: list[float], key: str) -> HumanScore:
     """Return a rating distribution [10] as a HumanScore with twenty raters.
 
-    The score, which a text verdict teaches, is the rating of one rater chosen by a hash of `key`. The mean might be a
-    rating that none of them gave.
+    Its `score`, which a verdict to learn contains, is the rating of one rater, chosen by a hash of `key`. The mean
+    might be a rating that no rater gave.
 
     >>> _make_raters([0, 0, 0, 0, 0, 0, 0, 1, 0, 0], key="row-1").score
     8.0
@@ -241,7 +247,7 @@ def describe_far_apart(responses: Sequence[Response]) -> str | None:
 
 
 def _read_teacher(name: str, loaded: Loaded) -> dict[str, HumanScore]:
-    """Return a teacher's scores by row id. `name` is the file with its judgments.
+    """Return row id -> score by a teacher, a judge to learn from. `name` is the file with the judge's judgments.
 
     A row gets the judgment of the same answer to the same question, preferably the one with the row's id. Rows without
     a judgment are counted in `loaded.left_out`. Raise UsageError if judgments do not rate on 1..10 or match no row.
@@ -332,9 +338,9 @@ def _check_scales(train: Path, rows: Sequence[human_scored.Row], criteria: Mappi
 
 
 def _note_criteria(train: Path, criteria: Collection[str], scored: Sequence[Response]) -> dict[str, bool]:
-    """Return whether answers are scored by different criteria (`apart`), or {} if the recipe has no `criteria`.
+    """Return {"apart": True} if answers have different sets of criteria, else {"apart": False}; {} without `criteria`.
 
-    Raise UsageError if no answer is scored by one of them.
+    Raise UsageError if there is a criterion in the recipe's `criteria` that no answer is scored by.
     """
     sets = {frozenset(answer.question.criteria) for answer in scored}
     if unscored := [name for name in criteria if not any(name in names for names in sets)]:
@@ -343,9 +349,10 @@ def _note_criteria(train: Path, criteria: Collection[str], scored: Sequence[Resp
 
 
 def _label_changed(recipe: Recipe, loaded: Loaded) -> list[Labelled]:
-    """Return the recipe's `counterfactuals` with their assumed scores. For preferences, pair them with the originals.
+    """Return the changed answers (recipe key `counterfactuals`) with their assumed scores, as examples to learn from.
 
-    Raise UsageError if a changed answer belongs to no row of --train, or if there is nothing to learn from.
+    If the objective compares answers, each is paired with its original, which is the better one. Raise UsageError if a
+    changed answer belongs to no row of --train, or if there is nothing to learn from.
     """
     arms = recipe.counterfactuals
     if arms is None:
@@ -464,7 +471,10 @@ _FEATURES = datasets.Features.from_dict(msgspec.toml.decode(Path(__file__).with_
 
 
 def _encode_examples(sources: list[Labelled]) -> list[bytes]:
-    """Return each planned example with its rows (by id), weight and scorer as JSON: a process is sent only its own."""
+    """Return each planned example as JSON, with its rows by id, its weight and its scorer.
+
+    Processes that tokenize are sent only these bytes, and not all rows.
+    """
     return [
         _ENCODER.encode((planned, {name: source.by_id[name] for name in planned.ids}, source.weight, source.scorer))
         for source in sources
@@ -475,10 +485,10 @@ def _encode_examples(sources: list[Labelled]) -> list[bytes]:
 def _tokenize(
     coded: list[bytes], tokenizer: Any, limits: tuple[int, int], criteria: Mapping[str, Scale]
 ) -> Iterator[dict[str, Any]]:
-    """Yield a row of `_FEATURES` for each planned example (`_encode_examples`).
+    """Yield a row with the columns `_FEATURES` for each planned example in `coded` (`_encode_examples`).
 
-    `limits` are the most tokens of a prompt and of a verdict. A row that exceeds them has length 0. `criteria`: those
-    of a head that rates by them (`Objective.criteria`), or {}.
+    `limits` are the most tokens of a prompt and of a verdict. A row that exceeds them has length 0. `criteria` are
+    `Objective.criteria`.
     """
 
     def count(messages: Any) -> int:
@@ -515,7 +525,7 @@ def _tokenize(
 
 
 def _read_criteria(human: HumanScore, criteria: Mapping[str, Scale]) -> list[float]:
-    """Return the column `people` of an answer that people scored by criteria (see Data).
+    """Return the column `people` (see Data) of an answer that people scored by some of `criteria` (name -> scale).
 
     >>> _read_criteria(HumanScore(score=1, criteria={"b": 5.5}), {"a": (0, 1), "b": (1, 3)})
     [0.0, 0.0, 0.0, 1.0, 0.0]
@@ -539,7 +549,10 @@ def _read_people(example: Example) -> dict[str, Any]:
 
 
 def _render_texts(coded: list[bytes], sees: bool) -> Iterator[tuple[str, str]]:
-    """Yield (prompt text, verdict) of each planned example."""
+    """Yield the prompt's text and the verdict of each planned example in `coded` (`_encode_examples`).
+
+    `sees` is True if prompts contain images, which the text leaves out.
+    """
     for planned, by_id, *_ in map(_DECODER.decode, coded):
         example = build_example(planned, by_id, None, lambda messages: 0, sees)
         assert example is not None

@@ -41,7 +41,7 @@ from critic.images import Images
 
 
 def build_model(recipe: Recipe, tokenizer: Any, tokens: RatingTokens | None) -> Any:
-    """Return the model to train, with the training forward pass.
+    """Return the model to train. Its `forward` computes the loss of the recipe's objective.
 
     `tokens` say how the tokenizer spells ratings, None for a scoring head. Raise UsageError if the base cannot be
     loaded or does not fit the recipe.
@@ -59,10 +59,10 @@ def build_model(recipe: Recipe, tokenizer: Any, tokens: RatingTokens | None) -> 
 
 
 def choose_packing(objective: Objective, model: Any, tokenizer: Any, *, say: bool = False) -> bool:
-    """Return True if rows are packed: if recipe or objective want it and the base can. Else they are padded.
+    """Return True if rows are packed, and False if they are padded.
 
-    With `say`, print a line if rows are padded because of the base. Raise UsageError if the recipe asks for
-    FlexAttention, and the base cannot pack.
+    They are packed if the recipe or the objective wants it and the base supports it. With `say`, print a line if rows
+    are padded because of the base. Raise UsageError if the recipe asks for FlexAttention, and the base cannot pack.
     """
     recipe = objective.recipe
     obstacles = ", ".join(attention.list_obstacles(model, tokenizer))
@@ -77,7 +77,7 @@ def choose_packing(objective: Objective, model: Any, tokenizer: Any, *, say: boo
 
 
 def _freeze(model: Any, recipe: Recipe) -> None:
-    """Freeze the model parts that the recipe names.
+    """Freeze the model parts that the recipe names (`frozen`), by default the vision part of a base.
 
     Raise UsageError if a part does not exist or nothing is left to train.
     """
@@ -100,8 +100,8 @@ def _freeze(model: Any, recipe: Recipe) -> None:
 def _spare_gradients(model: Any) -> None:
     """Run a frozen vision part without gradients.
 
-    Gradient checkpointing and adapters make transformers require gradients of its inputs, so its backward pass would be
-    computed for nothing.
+    With gradient checkpointing or adapters, transformers requires gradients of the vision part's inputs. The backward
+    pass of that part would then be computed for nothing.
     """
     for name, part in model.named_modules():
         looks = name.rpartition(".")[2] in TOWERS
@@ -161,9 +161,9 @@ def _read_in_four_bits(recipe: Recipe) -> dict[str, Any]:
 
 
 def _choose_adapted_layers(model: Any, wanted: str | list[str]) -> str | list[str]:
-    """Return the layers that get adapters.
+    """Return the layers that get adapters: `wanted`, the recipe's `target_modules`.
 
-    They are `wanted`, except that "all-linear" means only the text layers of a model that sees images.
+    In a model that sees images, "all-linear" becomes the names of the linear layers of its text part.
     """
     if wanted != "all-linear" or model.get_decoder() is getattr(model, "model", None):
         return wanted
@@ -216,7 +216,10 @@ def describe(recipe: Recipe, train: Path, internal: Path | None = None) -> dict[
 
 
 def feature_folder(recipe: Recipe, facts: dict[str, Any], cache: Path) -> Path:
-    """Return the folder for what the recipe's base makes of prompts. `facts` are those of the run (`describe`)."""
+    """Return the cache folder for the base's features of prompts (`linear_head.compute_features`).
+
+    `facts` are those of the run (`describe`).
+    """
     # A random model also depends on the rows and the seed.
     made_of = facts if recipe.tiny else facts.get("base_weights") or [recipe.base, recipe.revision]
     return cache / "features" / hash_value([made_of, recipe.precision], 24)
@@ -238,10 +241,9 @@ def is_finished(out: Path, facts: dict[str, Any]) -> bool:
 
 @contextmanager
 def take_turns(first: bool) -> Iterator[None]:
-    """Run the block in the first process and then in all others, which find its results. `first` is True in the first
-    one.
+    """Run the block in the first process, and afterwards in all others, which find the first one's results.
 
-    If the first process has died, the others exit with a message.
+    `first` is True in the first process. If that process has died, the others exit with a message.
     """
     if not first:
         try:

@@ -63,9 +63,10 @@ def count_processes(parsed: Any) -> int:
 
 
 def end_children(number: int, _: object) -> None:
-    """Pass the signal `number` on to this process's children, whose end ends the launcher.
+    """Pass the signal `number` on to this process's children. The launcher ends when its children have ended.
 
-    DeepSpeed's launcher does so for several nodes only: on one, the training would go on without its command.
+    DeepSpeed's launcher passes signals on only if there are several nodes. On one node the training would continue
+    after the command has ended.
     """
     import psutil  # noqa: PLC0415 - as in main
 
@@ -79,8 +80,8 @@ def launch(options: list[str], program: list[str], check: Callable[[int], object
     - `options`: options of the launcher. `program`: the script and its arguments.
     - `check`: called with the number of processes before they start.
 
-    Return None, and start nothing, if it would be one process and nothing is asked of the launcher: the caller is
-    that process then. Raise UsageError if the launcher rejects its options.
+    Return None without starting anything if it would be one process on this machine and `options` is empty. The caller
+    then runs the program in its own process. Raise UsageError if the launcher rejects its options.
     """
     from deepspeed.launcher import runner  # noqa: PLC0415 - as in main
 

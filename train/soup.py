@@ -53,7 +53,7 @@ def read_judge(folder: Path) -> tuple[dict[str, Any], Recipe]:
 
 
 def identify(facts: dict[str, Any], recipe: Recipe) -> dict[str, Any]:
-    """Return those facts about a judge that all judges of a soup must have in common."""
+    """Return the facts that all judges of a soup must have in common, from a judge's critic.json and recipe."""
     training = {name: value for name, value in recipe.training.items() if name not in MAY_DIFFER}
     alike = {name: facts.get(name) for name in ("prompts", "data", "base_weights")}
     return {"recipe": {**msgspec.to_builtins(recipe), "training": training}, **alike, "files": [*facts["weights"]]}
@@ -89,7 +89,7 @@ def average(files: list[Path], out: Path) -> None:
 def choose(count: int, score: Callable[[list[int]], float]) -> list[int]:
     """Return the judges 0..count-1 of a greedy soup, in the order in which they are added.
 
-    `score` returns the error of the average of some judges. A judge that makes no difference is added.
+    `score` returns the error of the average of the given judges. A judge that leaves the error unchanged is added.
 
     >>> biases = [0.3, -0.1, 0.4, 0.0, -0.3]
     >>> choose(5, lambda judges: abs(sum(biases[judge] for judge in judges)) / len(judges))
@@ -107,9 +107,10 @@ def choose(count: int, score: Callable[[list[int]], float]) -> list[int]:
 
 
 def prepare_scoring(recipe: Recipe, like: Path, rows: Path, data_root: Path) -> Callable[[Path], dict[str, float]]:
-    """Return a function of a judge's folder that judges `rows`, as training judges held-out rows, and returns metrics.
+    """Return a function that takes a judge's folder, judges `rows` with that judge, and returns the metrics by name.
 
-    `like` is the folder of a judge with the same tokenizer. `data_root` is the folder that image paths start from.
+    Rows are judged as in an evaluation during training. `like` is the folder of a judge with the same tokenizer.
+    `data_root` is the folder that image paths start from.
     """
     every = EvaluationSpec(every=1, rows=2**31)
     recipe = msgspec.structs.replace(recipe, base=str(like), tiny=None, revision=None, evaluation=every)

@@ -94,7 +94,7 @@ def tiny_processor(tokenizer: Any, vision: VisionSpec) -> transformers.Idefics3P
 
 
 def _sizes_of(shape: TransformerSpec) -> dict[str, Any]:
-    """Return a shape by the names in transformers' configurations."""
+    """Return the sizes of a transformer, by their names in transformers' configurations."""
     renamed = {"layers": "num_hidden_layers", "heads": "num_attention_heads"}
     return {renamed.get(name, name): getattr(shape, name) for name in TransformerSpec.__struct_fields__}
 

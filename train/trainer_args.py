@@ -130,8 +130,8 @@ def micro_batch(global_batch: int, most: int, processes: int) -> int:
 def arguments(recipe: Recipe, out: Path, facts: Mapping[str, Any] | None = None) -> TrackedArguments:
     """Return the TrainingArguments: the recipe's `training` section plus what this program sets itself.
 
-    Trackers get the recipe and the hashes of prompts and data in `facts` (`run.describe`), each by a name of its own.
-    Raise UsageError for invalid values and if there is no step to take.
+    Trackers get the recipe's keys and the hashes of prompts and data in `facts` (`run.describe`), each as one
+    parameter. Raise UsageError for invalid values and if there is no step to take.
     """
     check(recipe)
     on_cpu = not torch.cuda.is_available()

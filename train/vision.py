@@ -30,8 +30,9 @@ BLANK = ""
 class SeeingTokenizer:
     """A processor and its tokenizer as one object. Unknown attributes are those of the tokenizer.
 
-    A rendered prompt contains all tokens of each image. So they are counted, and truncation, which removes characters
-    from texts, cannot affect them. `images` loads images below a data root; None if none need loading.
+    A rendered prompt contains all tokens of each image. So image tokens count in the prompt's length. Truncation
+    removes only characters of texts, and cannot affect them. `images` loads images below a data root; None if none need
+    loading.
     """
 
     def __init__(self, processor: Any, images: Images | None) -> None:
@@ -90,13 +91,16 @@ class SeeingTokenizer:
     def expansion(self, name: str) -> str:
         """Return the text of all tokens that stand for an image or a video's frames, without the frames' times.
 
-        Raise UsageError if the processor does not tell it.
+        Raise UsageError if the processor does not tell these tokens.
         """
         return "".join(self._expand(size) for _, size in self._measure(name))
 
     @cache  # noqa: B019 - sizes repeat over thousands of rows
     def _expand(self, size: tuple[int, int]) -> str:
-        """Return the text of all tokens that stand for an image of this size; errors are as in `expansion`."""
+        """Return the text of all tokens that stand for an image of `size` (width, height) in pixels.
+
+        Raise UsageError as `expansion` does.
+        """
         token = self.processor.image_token
         try:
             processed = self.processor(text=[token], images=[[white(size)]], return_text_replacement_offsets=True)
@@ -112,7 +116,7 @@ class SeeingTokenizer:
 
     @property
     def image_token_id(self) -> int:
-        """Id of the token that receives an image's features. The processor lists it before those around it."""
+        """Id of the token that receives an image's features. The processor lists it before the tokens around it."""
         return int(self.processor.image_token_ids[0])
 
     def image_tokens(self, name: str) -> int:
@@ -121,11 +125,11 @@ class SeeingTokenizer:
 
     @property
     def types(self) -> list[str]:
-        """Names of the token type inputs that this family needs."""
+        """Names of the token type inputs (TOKEN_TYPES) that the model's family needs."""
         return [name for name in TOKEN_TYPES if name in self.processor.model_input_names]
 
     def types_of(self, ids: torch.Tensor) -> dict[str, torch.Tensor]:
-        """Return the token type inputs that this family needs, with 1 at image tokens and 0 elsewhere."""
+        """Return the token type inputs that the model's family needs, by name: 1 at image tokens and 0 elsewhere."""
         return {name: (ids == self.image_token_id).long() for name in self.types}
 
     def pictures(self, name: str) -> list[tuple[str, Any]]:
@@ -165,9 +169,9 @@ def white(size: tuple[int, int]) -> Any:
 
 
 def number_images(rows: Sequence[dict[str, Any]], image_token: int) -> list[list[int]]:
-    """Return the token ids of rows with the image tokens replaced by a negative number per image.
+    """Return the token ids of each row, with image tokens replaced by a negative number for each different image.
 
-    Then rows have a common prefix only if they show the same images.
+    So rows have a common prefix only if they show the same images. `image_token` is the id of image tokens.
 
     >>> number_images([{"input_ids": [5, 9, 9], "images": ["a.png"], "image_tokens": [2]}, {"input_ids": [5, 6]}], 9)
     [[5, -1, -1], [5, 6]]

@@ -67,8 +67,9 @@ class Pairwise(ScoringHead):
     def tensors(self, rows: list[Row], places: list[list[int]], weighing: Weights) -> Tensors:
         """Return tensors for the n pairs with human preferences.
 
-        They are `ends` [n × 2] of both prompts, `people` [n] (1 for A, 0 for B, 1/2 for a tie), `margins` [n] and
-        `row_weights` [n].
+        - `ends` [n × 2]: indices of the last tokens of both prompts.
+        - `people` [n]: 1 if people prefer A, 0 for B, 1/2 for a tie. `margins` [n]: score differences to reach.
+        - `row_weights` [n]: weights in the loss.
         """
         # One entry a prompt.
         each = super().tensors(rows, places, weighing)
@@ -102,13 +103,13 @@ OBJECTIVE = Pairwise
 
 
 def fit_band(difference: NDArray[np.float64], ahead: NDArray[np.float64]) -> float:
-    """Return the largest score difference that counts as a tie.
+    """Return the tie band: the largest score difference that counts as a tie.
 
     - `difference` [n]: score differences of pairs.
     - `ahead` [n]: human preference: above 0 if the first answer is better, below 0 for the second, 0 for a tie.
 
-    The result reproduces the most human verdicts. If there is more than one such value it is the smallest; it is 0.0 if
-    no band helps. Pairs with the wrong sign are no loss.
+    The band is chosen to reproduce the most human verdicts. If several bands do, the smallest is returned, and 0.0 if
+    no band helps. A pair with the wrong sign costs nothing as a tie, because its verdict is wrong in any case.
 
     >>> fit_band(np.array([0.1, -0.3, 0.25, 0.2, 2.0, -3.0]), np.array([0, 0, 0, 1, 1, -1]))
     0.3

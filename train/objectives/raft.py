@@ -23,7 +23,7 @@ from critic.records import RATINGS
 class RaftSpec(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Loss term for the error of a row's rating distribution against the human scores.
 
-    `weight` is its weight in units of target tokens, `kind` is as in `compute_rating_error`.
+    `weight` is the weight of the term in units of target tokens, `kind` is as in `compute_rating_error`.
     """
 
     kind: Literal["squared", "rps"] = "rps"
@@ -31,10 +31,10 @@ class RaftSpec(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class Raft(Sft):
-    """Verdicts as text, plus the error of each rating distribution against the human scores, and of their
+    """Verdicts as text, plus the error of each rating distribution against the human scores, and of their ranking.
 
-    Each rated row gets a branch with a 1 at the position of its rating. It sees what the rating sees, and no token sees
-    it. Its logits say whether a 0 follows, which would make it a 10.
+    Each rated row gets a branch: a 1 as an alternative to its rating. The 1 sees the same tokens as the rating, and no
+    token sees the 1. Its logits give the probability that a 0 follows, which would make it a 10.
     """
 
     packs = ranks = True
@@ -47,8 +47,8 @@ class Raft(Sft):
             raise UsageError("objective raft needs a form on 1..10 in forms, such as pointwise")
 
     def branch(self, row: Row) -> Row | None:
-        """Return a row up to its rating, with a 1 there; None for forms that do not rate, which have no rating to
-        learn.
+        """Return the row up to and including its rating, with a 1 as the rating. Return None for forms that do not
+        rate.
         """
         if not row["rating"]:
             return None
@@ -81,8 +81,9 @@ class Raft(Sft):
         }
 
     def loss(self, model: Any, hidden: torch.Tensor, batch: Tensors) -> tuple[torch.Tensor, int]:
-        """Return Sft's cross-entropy plus `raft.weight` times the errors of the ratings and the error of their ranking,
-        and the number of learned tokens.
+        """Return the sum of the loss, and the number of learned tokens.
+
+        The loss is Sft's cross-entropy, plus `raft.weight` times the errors of the ratings, plus the ranking error.
         """
 
         def distribute(head: Any, states: Any, branch: Any, last: Any) -> torch.Tensor:

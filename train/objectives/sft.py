@@ -48,7 +48,7 @@ def negative_log_likelihood(
 ) -> torch.Tensor:
     """Return the sum [1] of the weighted negative log likelihoods of `labels` [n], with `weights` [n].
 
-    `hidden` [n × width] are the hidden states that predict them, `head` the output layer.
+    `hidden` [n × width] are the hidden states that predict the labels, `head` is the output layer.
     """
     logits = functional.linear(hidden, head.weight, head.bias).float()
     return (functional.cross_entropy(logits, labels, reduction="none") * weights).sum(0, keepdim=True)
@@ -63,10 +63,10 @@ def rows_at_once(vocabulary: int) -> int:
 def compute_in_parts(head: Any) -> None:
     """Extend the linear layer `head` so that it can compute what follows from its logits in parts.
 
-    Called with a function `part`, it returns `part(head, *rows)` of slices of `rows_at_once` rows, one after the other;
-    without one it behaves as before. Unless there is only one slice, each is recomputed in the backward pass. All
-    slices are computed within one call, because under ZeRO-3 each call is a collective operation and processes have
-    different numbers of slices.
+    If it is called with a function `part`, it splits its inputs into slices of `rows_at_once` rows, computes
+    `part(head, *slices)` one after the other, and returns the results concatenated. Without `part` it behaves as
+    before. Several slices are computed again in the backward pass, to save memory. All slices are computed within one
+    call, because under ZeRO-3 each call is a collective operation and processes have different numbers of slices.
     """
 
     def forward(self: Any, hidden: torch.Tensor, part: Any = None, *more: torch.Tensor) -> torch.Tensor:
