@@ -84,12 +84,14 @@ def test_a_verdict_has_a_stable_id() -> None:
     assert second.id == "c7/own/checklist/1/item=2"
 
 
-def test_raters_and_other_judges_score_the_answer_and_not_its_criteria() -> None:
+@pytest.mark.parametrize("form", ["criteria", "pointwise"])
+def test_raters_and_other_judges_score_the_answer_and_not_its_criteria(form: str) -> None:
+    """A judge that writes rates them in a form of their own, a scoring head in others."""
     question = build_question(criteria={"clarity": "Is it clear?"})
     human = HumanScore(score=6.0, raters={"ann": 5.0, "bob": 7.0}, criteria={"clarity": 9.0})
     response = Response(id="r", question=question, text="four", human=human, columns={"gpt_score_1_10": 4.0})
     said = Verdict(rating=5.0, criteria={"clarity": Verdict(rating=8.0)})
-    overall, clarity = items_of(of_answer(response, prompt="criteria", verdict=said, score=5.0))
+    overall, clarity = items_of(of_answer(response, prompt=form, verdict=said, score=5.0))
     assert (overall.score, overall.human, overall.others) == (5.0, 6.0, {"gpt": 4.0})
     assert (clarity.id, clarity.criterion, clarity.score, clarity.human) == ("r/criterion=clarity", "clarity", 8.0, 9.0)
     assert overall.raters == human.raters and not clarity.raters and not clarity.others

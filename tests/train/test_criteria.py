@@ -8,8 +8,12 @@ import pytest
 from conftest import human_row
 from training import CRITERIA, criteria_rows, prepare_rows
 
+import batches  # isort: skip
 import evaluation  # isort: skip
 import linear_head  # isort: skip
+import tiny  # isort: skip
+from recipe import objective_of  # isort: skip
+import torch
 
 from critic.errors import UsageError
 
@@ -32,6 +36,21 @@ def test_rows_teach_their_own_criteria(tmp_path: Path) -> None:
     assert data.counts["left_out"] == {"not scored by all its criteria, or by one that the recipe has not": 2}
     one = {name: CRITERIA[name] for name in ("true", "fluent")}
     assert prepare_rows(tmp_path, written[1::2], **HEAD | {"criteria": one})[1].counts["apart"] is False
+
+
+def test_the_loss_is_that_of_each_criterion_alone(tmp_path: Path) -> None:
+    recipe, data, tokenizer = prepare_rows(tmp_path, criteria_rows(8), **HEAD)
+    objective, rows = objective_of(recipe), [*data.rows]
+    model = tiny.random_model(recipe.tiny, tokenizer, 2000, objective.head_config())
+    objective.install(model)
+    weighing, wanted = objective.weights(data.rows), 0.0
+    for row in rows:
+        logits = model(torch.tensor([row["input_ids"][: row["source"]]])).logits[0]
+        logs = torch.cat([part.log_softmax(-1) for part in logits.split(COUNTS)])
+        wanted -= weighing.of_row(row) * (torch.tensor(row["people"]) * logs).sum().item()
+    batch = batches.Batches(tokenizer.pad_token_id, weighing, objective)(rows)
+    ours = model(**batch, num_items_in_batch=len(rows)).loss
+    assert ours.item() == pytest.approx(wanted / len(rows), rel=1e-5)
 
 
 def test_each_criterion_is_fitted_on_its_own_rows(tmp_path: Path) -> None:
