@@ -31,21 +31,20 @@ from eval_agreement.measures.attacks import looking
 pytestmark = pytest.mark.e2e
 
 
-@pytest.fixture(scope="module", params=["last", "criteria"])
+@pytest.fixture(scope="module", params=["last", "answer", "criteria"])
 def head(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Path:
     """Train a tiny head that distinguishes the rows, in float32.
 
-    It rates by the last token; or it scores two sets of criteria by the last token and the answer's.
+    It rates by the last token, or by the answer's besides; or it scores two sets of criteria by both.
     """
     needs("deepspeed", "vllm")
     import training
 
     folder = tmp_path_factory.mktemp("head")
     changes: dict[str, Any] = {"evaluation": None, "ema": None, "objective": "head", "max_source_tokens": 500}
-    rows = None
-    if request.param == "criteria":
-        changes |= {"read_answer": True, "criteria": training.CRITERIA}
-        rows = training.criteria_rows()
+    changes["read_answer"] = request.param != "last"
+    changes["criteria"] = training.CRITERIA if request.param == "criteria" else None
+    rows = training.criteria_rows() if changes["criteria"] else None
     # vLLM on a CPU knows no smaller heads than of 32 numbers.
     changes["tiny"] = {"hidden_size": 64, "heads": 1, "initializer_range": 0.06}
     steps = {"max_steps": 80, "save_steps": 80, "learning_rate": 0.004}
