@@ -309,11 +309,13 @@ def _check_scores(row: Row, location: str) -> None:
     tables.check_ids([row.group], location, "group")
     if not row.scale_min < row.scale_max:
         raise UsageError(f"{location}: scale_min {row.scale_min:g} must be below scale_max {row.scale_max:g}")
+    whole, hint = (row.scale_min, row.scale_max), "; criteria_scales says which scale a criterion has"
     scores = {"human_score": row.human_score, **(row.annotators or {})}
-    for name, score in (*scores.items(), *row.criteria_scores.items()):
-        low, high = (row.scale_min, row.scale_max) if name in scores else row.scale_of(name)
+    scored = [(name, score, whole, "") for name, score in scores.items()]
+    # A criterion may have the name of a rater.
+    scored += [(name, score, row.scale_of(name), hint) for name, score in row.criteria_scores.items()]
+    for name, score, (low, high), hint in scored:
         if not low <= score <= high:
-            hint = "" if name in scores else "; criteria_scales says which scale a criterion has"
             raise UsageError(f"{location}: {name} {score:g} is outside its scale {low:g}..{high:g}{hint}")
     answers, questions = len(row.checklist_answers), len(row.checklist)
     if answers not in (0, questions):

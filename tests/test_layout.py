@@ -272,7 +272,7 @@ def test_the_house_can_be_taken_in_at_a_glance() -> None:
     assert len(longest) <= 8, " > ".join(longest)
 
 
-PRODUCT_LINES, TEST_LINES = 25_039, 30_000
+PRODUCT_LINES, TEST_LINES = 25_038, 30_000
 """Lines of code. Docstrings, comments and blank lines are free: nothing is gained by leaving out an explanation."""
 STATEMENTS, BRANCHES = 60, 15
 """The most that one function may have."""

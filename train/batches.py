@@ -125,7 +125,7 @@ def average_answer(states: torch.Tensor, batch: Tensors) -> torch.Tensor:
     return (sums.index_add(0, of, states[batch["answers"]].float()) / of.bincount()[:, None]).to(states.dtype)
 
 
-def count_of_last(model: Any) -> int:
+def count_last_classes(model: Any) -> int:
     """Return the number of a scoring head's classes that read the last token. The others read the answer."""
     return sum(not name.startswith(OF_ANSWER) for name in model.config.id2label.values())
 
@@ -137,7 +137,7 @@ def score_ratings(model: Any, states: torch.Tensor, batch: Tensors) -> torch.Ten
     answer. They are added.
     """
     scores = model.score(states[batch["ends"]]).float()
-    half = count_of_last(model)
+    half = count_last_classes(model)
     if half == model.config.num_labels:
         return scores
     return scores[:, :half] + model.score(average_answer(states, batch)).float()[:, half:]

@@ -18,7 +18,7 @@ import deepspeed
 import numpy as np
 import torch
 from accelerate.utils import broadcast_object_list
-from batches import build_prompt_row, count_of_last
+from batches import build_prompt_row, count_last_classes
 from cpu import is_first, say
 from evaluation import compute_last_hidden
 from numpy.typing import NDArray
@@ -62,7 +62,7 @@ def fit(model: Any, recipe: Recipe, rows: datasets.Dataset, tokenizer: Any, devi
     named = [str(folder)]
     broadcast_object_list(named)
     folder, begun = Path(named[0]), time.monotonic()
-    reads_answer = count_of_last(model) < model.config.num_labels
+    reads_answer = count_last_classes(model) < model.config.num_labels
     with deepspeed.zero.GatheredParameters(list(model.parameters())):
         order = np.random.default_rng(recipe.training.get("seed", 42)).permutation(len(rows))
         drawn = rows.select(np.sort(order[: recipe.probe]).tolist())

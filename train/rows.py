@@ -332,9 +332,7 @@ def _check_scales(train: Path, rows: Sequence[human_scored.Row], criteria: Mappi
         for name in row.criteria_scores.keys() & criteria.keys():
             if row.scale_of(name) != criteria[name]:
                 known, stated = ("{:g}..{:g}".format(*scale) for scale in (row.scale_of(name), criteria[name]))
-                raise UsageError(
-                    f"{train}: {row.id}: {name} is on the scale {known}, criteria in the recipe on {stated}"
-                )
+                raise UsageError(f"{train}: {row.id}: {name} is on the scale {known}, in the recipe on {stated}")
 
 
 def _note_criteria(train: Path, criteria: Collection[str], scored: Sequence[Response]) -> dict[str, bool]:

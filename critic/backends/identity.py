@@ -199,8 +199,9 @@ def describe(facts: dict[str, Any]) -> dict[str, Any]:
     """
     about: dict[str, Any] = {"forms": forms} if (forms := list_learned_forms(facts)) else {}
     about |= {"read_answer": True} if reads_answer(facts) else {}
-    if criteria := facts.get("recipe", {}).get("criteria"):
-        about |= {"criteria": criteria, "apart": facts["apart"]}
+    # Another objective's recipe may have the key too, which means nothing there.
+    if "apart" in facts:
+        about |= {"criteria": facts["recipe"]["criteria"], "apart": facts["apart"]}
     about |= {"trained_on": sorted({*facts["data"].values()})} if facts.get("data") else {}
     adopted = facts.get("adopted", {})
     compares, rates = "tie_band" in facts, "tie_band" not in facts or "ordinal" in adopted

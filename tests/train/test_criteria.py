@@ -15,6 +15,7 @@ import tiny  # isort: skip
 from recipe import objective_of  # isort: skip
 import torch
 
+from critic.backends import identity
 from critic.errors import UsageError
 
 HEAD: dict[str, Any] = {"objective": "head", "evaluation": None, "ema": None, "criteria": CRITERIA}
@@ -80,12 +81,22 @@ def test_held_out_rows_get_the_sum_of_their_criteria() -> None:
 
 
 TOGETHER = {"group_by_question": True, "training": {"train_sampling_strategy": "random"}}
+
+
+def test_a_judge_that_writes_is_not_said_to_rate_by_criteria(tmp_path: Path) -> None:
+    written = [{**row, "annotators": {"right": row["scale_max"]}} for row in criteria_rows(8)]
+    _, data, _ = prepare_rows(tmp_path, written, objective="raft", evaluation=None, ema=None, criteria=CRITERIA)
+    facts = {"recipe": {"criteria": CRITERIA, "forms": {}}, **data.counts}
+    assert "criteria" not in identity.describe(facts)
+    assert len(data.rows) == 8, "a criterion and a rater of one name have scales of their own"
+
+
 WRONG = [
     ({"criteria": {"right": [3, 3]}}, {}, r"right: 3\.\.3 is no scale"),
     ({"criteria": {"right": [0, 100]}}, {}, r"0\.\.100 is no scale of 2 to 100 whole scores"),
     ({"rank": {}, **TOGETHER}, {}, "rank compares ratings"),
     ({"criteria": {**CRITERIA, "kind": [1, 2]}}, {}, "no row has people's score by kind"),
-    ({"criteria": {**CRITERIA, "right": [1, 4]}}, {}, r"row-0: right is on the scale 1..3, criteria in the .* on 1..4"),
+    ({"criteria": {**CRITERIA, "right": [1, 4]}}, {}, r"row-0: right is on the scale 1..3, in the recipe on 1..4"),
     ({}, {"criteria_scales": {"right": [1, 3], "explained": [1, 4]}}, r"explained .* 1..4, in a row before on 1..2"),
     ({}, {"criteria_scales": {"explained": [1, 2]}}, r"row.*: right 2 is outside its scale 3..5; criteria_scales"),
     ({}, {"criteria_scales": {"right": [3, 1], "explained": [1, 2]}}, "right 2 is outside its scale 3..1"),
